@@ -1,0 +1,3 @@
+"""mpibench: MPI overlap microbenchmarks. Does your communication hide behind your compute?"""
+
+__version__ = "0.1.0"

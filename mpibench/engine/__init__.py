@@ -1,0 +1,1 @@
+"""The engine: policy and the measuring loop. Knows MPI and the device; prints nothing."""
