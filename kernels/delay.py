@@ -15,16 +15,16 @@ class Delay:
     Args:
         array_module: has no meaning here.
         dtype: has no meaning here.
-        order: has no meaning here; ValueError if given.
+        order: has no meaning here.
     """
 
     device_driven = True
     emulated = True
+    takes_order = False
     step_s = 1e-6
 
     def __init__(self, array_module: Any, dtype: str, order: int | None) -> None:
-        if order is not None:
-            raise ValueError("n= is the order of a GEMM; delay takes a duration, such as 1ms")
+        """Holds nothing."""
 
     def step(self) -> None:
         """Nothing to run: the emulated device counts the steps."""

@@ -23,6 +23,7 @@ class Gemm:
 
     device_driven = False
     emulated = False
+    takes_order = True
     step_s = None
 
     def __init__(self, array_module: Any, dtype: str, order: int | None) -> None:

@@ -8,6 +8,7 @@ class MpibenchError(Exception):
     """Base of all errors that are reported as one line; `status` is the exit status."""
 
     status = FAULT
+    agreed = False  # True once every rank raises it together, so that the job can end in order
 
 
 class UsageError(MpibenchError):

@@ -8,10 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, Protocol
-
-if TYPE_CHECKING:
-    from numpy.typing import NDArray
+from typing import Any, Protocol
 
 # The phases of a cell, in the words of samples.csv. B, N, C, S and T in docs/overlap.md.
 ALLREDUCE = "allreduce"
@@ -83,6 +80,8 @@ class Kernel(Protocol):
     """True if the host is free while it runs."""
     emulated: bool
     """True if no device really computes; said wherever its figures show."""
+    takes_order: bool
+    """Whether `order` means something to it."""
     step_s: float | None
     """Seconds of a step where it is known by definition; None where it is to be calibrated."""
 
@@ -102,7 +101,7 @@ class Marks:
     One object per session, allocated once; nanoseconds of the session's clock.
     """
 
-    __slots__ = ("begin", "computed", "end", "kernel_ns", "quantum", "started", "test_ns", "tests")
+    __slots__ = ("begin", "computed", "end", "quantum", "started", "test_ns", "tests")
 
     def __init__(self, quantum: int = 1) -> None:
         self.quantum = quantum  # steps between two tests
@@ -116,7 +115,6 @@ class Marks:
         self.end = 0  # the phase ended
         self.test_ns = 0  # spent inside tests
         self.tests = 0  # number of tests
-        self.kernel_ns = 0  # the kernel's own time, device-driven kernels only
 
 
 class Phase(Protocol):
@@ -158,10 +156,10 @@ class Record:
     progress: str  # the strategy
     status: str  # converged, not-converged, unstable, unresolved, failed or skipped
     verdict: str = ""  # a word of analysis.verdict
-    evidence: str = ""  # the sentence behind the verdict, and what to try
+    evidence: str = ""  # the sentence behind the verdict
+    advice: str = ""  # what to try
     notes: tuple[str, ...] = ()  # what could mislead, joined in the `note` column
     figures: Mapping[str, float] = field(default_factory=dict)  # column name to SI value
-    arrays: Mapping[str, NDArray[Any]] = field(default_factory=dict, repr=False)  # per iteration: exposed_s, allreduce_s
 
 
 @dataclass(frozen=True)

@@ -45,7 +45,7 @@ class Registry(Mapping[str, str]):
         module_name, _, attribute = self._entries.get(name, name).partition(":")
         try:
             return getattr(importlib.import_module(module_name), attribute)
-        except (ImportError, AttributeError) as error:
+        except Exception as error:  # a user's module may raise anything
             if name in self._entries:
                 raise
             raise ValueError(f"cannot import {self.kind} {name}: {error}") from error

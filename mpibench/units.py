@@ -82,6 +82,8 @@ def parse_duration(text: str) -> float:
 
 def format_duration(seconds: float) -> str:
     """A duration for people, to three digits: 0.00123 is "1.23 ms"."""
+    if seconds != seconds:
+        return "?"  # not a number: there is none
     magnitude = abs(seconds)
     for unit in ("s", "ms", "us"):
         if magnitude >= 0.9995 * _SECONDS[unit]:

@@ -10,6 +10,8 @@ from collections.abc import Callable
 from time import perf_counter_ns, sleep
 from typing import Any, Protocol
 
+import numpy
+
 from mpibench.protocols import Kernel, Work
 
 _SPIN_NS = 100_000  # the last part of an emulated kernel is spun: a sleep may wake late
@@ -28,8 +30,10 @@ class Device(Protocol):
 
     name: str
     """Value of the `device` column."""
-    array_module: Any
-    """numpy or cupy."""
+
+    @property
+    def array_module(self) -> Any:
+        """The modules numpy or cupy."""
 
     def compute(self, kernel: Kernel, steps: int) -> Compute:
         """`steps` of the kernel, ready to be launched."""
@@ -117,10 +121,7 @@ class HostDevice:
 
     name = "cpu"
 
-    def __init__(self) -> None:
-        import numpy
-
-        self.array_module = numpy
+    array_module = numpy
 
     def compute(self, kernel: Kernel, steps: int) -> Compute:
         """Host steps, or the emulated accelerator for a kernel that asks for it."""

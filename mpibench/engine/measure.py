@@ -8,8 +8,8 @@ from mpibench.protocols import Marks, Phase
 
 # Columns of the array that `measure` fills, one row per iteration and phase. Nanoseconds but
 # for tests, position (place within the iteration) and wrong (elements). ABSENT: has no such part.
-BEGIN, END, START, DURING, TEST, TESTS, WAIT, CPU_WAIT, KERNEL, POSITION, WRONG = range(11)
-FIELDS = 11
+BEGIN, END, START, DURING, TEST, TESTS, WAIT, CPU_WAIT, POSITION, WRONG = range(10)
+FIELDS = 10
 ABSENT = -1
 
 
@@ -58,16 +58,14 @@ def measure(
                 phase.run(marks)
                 waited = cpu_wait() - waited
                 sync()
-                out[iteration, index] = (*_parts(marks), waited, marks.kernel_ns, position, phase.check(round_))
+                out[iteration, index] = (*_parts(marks), waited, position, phase.check(round_))
         return len(order)
     finally:
         if collecting:
             gc.enable()
 
 
-def measure_hot(
-    phase: Phase, *, sync: Callable[[], None], marks: Marks, begin: Any, end: Any
-) -> None:
+def measure_hot(phase: Phase, *, sync: Callable[[], None], marks: Marks, begin: Any, end: Any) -> None:
     """The hot loop of OSU and IMB: a barrier and the phase, again and again, nothing in between.
 
     Args:

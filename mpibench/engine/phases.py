@@ -92,7 +92,6 @@ class ComputeAlone:
         work = launch()
         drive(work, self._nothing, marks)
         marks.computed = marks.end = clock()
-        marks.kernel_ns = work.elapsed_ns
 
 
 class Sequential(_Communicating):
@@ -112,7 +111,6 @@ class Sequential(_Communicating):
         marks.computed = clock()
         blocking()
         marks.end = clock()
-        marks.kernel_ns = work.elapsed_ns
 
 
 class Overlapped(_Communicating):
@@ -134,7 +132,6 @@ class Overlapped(_Communicating):
         marks.computed = clock()
         transfer.wait()
         marks.end = clock()
-        marks.kernel_ns = work.elapsed_ns
 
 
 PhaseName = tuple[str, str]

@@ -1,0 +1,106 @@
+"""From a case's figures to one word, the sentence that gives the evidence, and what to try.
+
+Pure rules over the figures and their intervals; the first that applies, in the order of RULES.
+The table in docs/overlap.md lists them.
+"""
+
+from collections.abc import Mapping, Sequence
+from typing import NamedTuple
+
+from mpibench.analysis.crossover import HIDDEN
+
+SKIPPED, WRONG_DATA, UNRESOLVED_VERDICT = "skipped", "wrong-data", "unresolved"
+NO_PROGRESS, BLOCKING_START, CONTENDED = "no-progress", "blocking-start", "contended"
+HIDDEN_VERDICT, COMM_BOUND, PARTLY_HIDDEN = "hidden", "comm-bound", "partly-hidden"
+
+CORE_SHARE = 0.05  # of a phase waiting for a core: from here on overlap cannot be told from time slices
+_MOST = 0.5  # of N in one place: this is where the time is
+_LITTLE = 0.5  # overlap surely below this: hardly anything is hidden
+_SLOWED = 1.05  # compute slowdown that counts
+_UNCERTAIN = 0.5  # an overlap interval wider than this says nothing
+WAITED_NOTE = "waited for a core"
+
+
+class Verdict(NamedTuple):
+    """What a row means."""
+
+    word: str  # one of the words above
+    evidence: str  # one sentence with its numbers
+    advice: str  # what to try; empty where nothing needs trying
+    note: str = ""  # for the note column
+
+
+def judge(
+    figures: Mapping[str, float], hidden_class: str, status: str, progress: str, others: Sequence[str]
+) -> Verdict:
+    """The verdict of a measured case.
+
+    Args:
+        figures: from `figures.case_figures`.
+        hidden_class: from `crossover.classify`.
+        status: of the row.
+        progress: the case's strategy.
+        others: the strategies measured beside it.
+    """
+    if figures["cpu_wait_share"] > CORE_SHARE:
+        return Verdict(
+            UNRESOLVED_VERDICT,
+            f"a rank waited for a core during {figures['cpu_wait_share']:.0%} of a phase: overlap cannot be told "
+            "from time slices",
+            "use at most as many ranks as cores (on two cores: mpirun -n 2), or an idle machine",
+            WAITED_NOTE,
+        )
+    width = figures["overlap_hi"] - figures["overlap_lo"]
+    undecided = hidden_class not in (HIDDEN, "exposed")
+    if undecided and not width <= _UNCERTAIN:
+        short = figures["nonblocking_s"] < 0.05 * figures["compute_s"]
+        return Verdict(
+            UNRESOLVED_VERDICT,
+            f"overlap is only known to lie within {figures['overlap_lo']:.2f} to {figures['overlap_hi']:.2f}",
+            "less compute, or a larger message: this one is short beside the compute" if short
+            else "more iterations or budget, or a quieter machine",
+            "too short" if short else "too noisy",
+        )  # fmt: skip
+    return _decided(figures, hidden_class, progress, others)
+
+
+def _decided(figures: Mapping[str, float], hidden_class: str, progress: str, others: Sequence[str]) -> Verdict:
+    """The verdict where the figures are clear enough to have one."""
+    little = hidden_class != HIDDEN and figures["overlap_hi"] < _LITTLE
+    if little and figures["wait_share"] >= _MOST:
+        advice = "progress the collective while computing" + (
+            ": --progress poll" if progress == "none" and "poll" not in others
+            else "; compare the poll rows" if progress == "none"
+            else " more often: a shorter --poll-interval"
+        )  # fmt: skip
+        return Verdict(NO_PROGRESS, f"{figures['wait_share']:.0%} of the collective's time was spent in Wait", advice)
+    if little and figures["start_share"] >= _MOST:
+        return Verdict(
+            BLOCKING_START,
+            f"{figures['start_share']:.0%} of the collective's time was spent in the call that starts it",
+            "the library does its work in the start: another algorithm, or larger messages less often",
+        )
+    if hidden_class != HIDDEN and figures["compute_slowdown"] > _SLOWED:
+        added = (figures["compute_slowdown"] - 1) * figures["compute_s"]
+        if added >= _MOST * figures["exposed_s"]:
+            return Verdict(
+                CONTENDED,
+                f"the compute ran {figures['compute_slowdown'] - 1:.0%} slower while the collective was in flight",
+                "the transfer takes cores or memory bandwidth from the compute: leave it a core, or bind differently",
+            )
+    if hidden_class == HIDDEN:
+        return Verdict(HIDDEN_VERDICT, "the step pays nothing for the collective", "")
+    if figures["nonblocking_s"] > figures["compute_s"] and figures["overlap_lo"] > _LITTLE:
+        rest = figures["nonblocking_s"] - figures["compute_s"]
+        return Verdict(
+            COMM_BOUND,
+            f"progress was made (overlap {figures['overlap']:.2f}), but the collective outlasts the compute by "
+            f"{rest / figures['compute_s']:.1f} times the compute",
+            "more compute per message, smaller messages, or a faster network",
+        )
+    return Verdict(
+        PARTLY_HIDDEN,
+        f"{figures['exposed_share']:.0%} of the collective's time is still exposed",
+        "overlapping costs more than it hides: keep the blocking call here" if figures["overlap_hi"] < 0
+        else "a shorter --poll-interval, or more compute per message",
+    )  # fmt: skip

@@ -1,0 +1,262 @@
+"""Performs visits: every rank measures, rank 0 gets the samples.
+
+Holds what a launch allocates once: buffers for the largest message, a kernel per compute, a
+prepared collective per cell. Knows the plan's decisions only as visits to perform.
+"""
+
+import os
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from time import perf_counter_ns
+from typing import Any
+
+import numpy as np
+
+from mpibench.engine import measure
+from mpibench.engine.buffers import Buffers
+from mpibench.engine.clocks import spans
+from mpibench.engine.device import Compute
+from mpibench.engine.order import orders
+from mpibench.engine.phases import PhaseName, build_phases
+from mpibench.engine.plan import Visit
+from mpibench.engine.session import Session
+from mpibench.errors import Unsupported
+from mpibench.protocols import ALLREDUCE_HOT, NONBLOCKING_HOT, Cell, Collective, Kernel, Marks, Phase, Progress
+from mpibench.records import ABSENT, SAMPLE_COLUMNS, SAMPLE_DTYPE
+
+_WARM_UP_CALLS = 10  # of each operation: MPICH changes its algorithm after 5
+_HOT_CALLS, _HOT_NS = 1000, 100_000_000
+_COMPUTE_INDEX = 2  # of C among the phases
+
+
+@dataclass(frozen=True)
+class Load:
+    """A compute, ready to run: what the cells of one `--compute` share."""
+
+    kernel: Kernel
+    compute: Compute  # the timed steps
+    preamble: Compute  # untimed, before every phase
+    quantum: int  # steps between two tests
+
+
+@dataclass(frozen=True)
+class Measured:
+    """A visit as rank 0 has it after gathering."""
+
+    samples: Any  # of records.SAMPLE_DTYPE, hot loops included
+    ranks: list[tuple[Any, ...]]  # rows of ranks.csv
+    rank_samples: list[tuple[Any, ...]]  # rows of rank_samples.csv; empty unless asked for
+    wrong: int  # elements, over all ranks and phases
+    seconds: float  # that it took
+
+
+class Bench:
+    """All that measuring needs, on every rank.
+
+    Args:
+        session: MPI.
+        buffers: for the largest message.
+        loads: by the cells' `compute` label.
+        collective: makes one for a cell.
+        strategies: instances of the plugins, by name.
+        names: the phases of a cell.
+        seed: of the orders.
+        checked: whether results are checked.
+        keep_ranks: whether every rank's times are kept.
+    """
+
+    def __init__(
+        self, session: Session, buffers: Buffers, loads: Mapping[str, Load], collective: Callable[[], Collective],
+        strategies: Mapping[str, Progress], names: Sequence[PhaseName], *, seed: int, checked: bool, keep_ranks: bool,
+    ) -> None:  # fmt: skip
+        self._session, self._buffers, self._loads = session, buffers, loads
+        self._collective, self._strategies, self._names = collective, strategies, list(names)
+        self._seed, self._checked, self._keep_ranks = seed, checked, keep_ranks
+        self._prepared: dict[int, tuple[Collective, list[Phase]]] = {}
+        self._round = 0
+        self._flag = np.ones(1, dtype=np.int8)
+        self._cpu_wait = cpu_wait_clock()
+        session.guard.describe = self._describe
+
+    def _describe(self, iteration: int, phase: int) -> str:
+        return " ".join(filter(None, self._names[phase]))
+
+    def visit(self, cell: Cell, visit: Visit, hot: bool) -> Measured | None:
+        """Measure a visit on all ranks; the result on rank 0, None elsewhere. `hot`: the hot loops too.
+
+        Raises:
+            Unsupported: on all ranks, if the MPI library lacks the collective.
+        """
+        began = perf_counter_ns()
+        go_on = self._until(began + visit.share_s * 1e9)
+        load = self._loads[cell.compute]
+        self._buffers.select(cell.count)
+        hot_stamps = {}
+        if cell.index not in self._prepared:
+            self._prepare(cell, load, go_on)
+            if hot:
+                hot_stamps = self._hot_loops(cell)
+        phases = self._prepared[cell.index][1]
+        marks = Marks(load.quantum)
+        order = orders(len(phases), visit.iterations, f"{self._seed}-{cell.index}-{visit.number}")
+        out = np.zeros((visit.iterations, len(phases), measure.FIELDS), dtype=np.int64)
+        done = measure.measure(
+            phases, order, first_round=self._round, preamble=lambda: load.preamble.launch().finish(),
+            sync=self._session.control.Barrier, keep_going=go_on, cpu_wait=self._cpu_wait,
+            beat=self._session.guard.beat, marks=marks, out=out,
+        )  # fmt: skip
+        self._round += done * len(phases)
+        if self._checked and not load.kernel.verify():
+            out[:done, _COMPUTE_INDEX, measure.WRONG] += 1
+        every = self._gather(out[:done])
+        hot_every = {name: self._gather(stamps) for name, stamps in hot_stamps.items()}
+        if every is None:
+            return None
+        return self._fold(cell.index, visit.number, every, hot_every, (perf_counter_ns() - began) * 1e-9)
+
+    def _until(self, deadline_ns: float) -> Callable[[], bool]:
+        """Asks rank 0 whether the time is not over; the same answer on all ranks."""
+        flag, control, root = self._flag, self._session.control, self._session.rank == 0
+
+        def go_on() -> bool:
+            if root:
+                flag[0] = perf_counter_ns() < deadline_ns
+            control.Bcast(flag)
+            return bool(flag[0])
+
+        return go_on
+
+    def _prepare(self, cell: Cell, load: Load, go_on: Callable[[], bool]) -> None:
+        """Bind the collective to this message size and warm up."""
+        collective = self._collective()
+        reason = ""
+        try:
+            collective.prepare(self._session.comm, self._buffers)
+        except Unsupported as error:
+            reason = str(error)
+        reasons = [text for text in self._session.control.allgather(reason) if text]
+        if reasons:
+            raise Unsupported(reasons[0])
+        phases = build_phases(collective, self._buffers, load.compute, self._strategies, self._checked)
+        self._prepared[cell.index] = (collective, phases)
+        self._buffers.fill(self._round)
+        marks = Marks(load.quantum)
+        for _ in range(_WARM_UP_CALLS):
+            for phase in phases[:2]:
+                self._session.guard.beat(-1, -1)
+                phase.run(marks)
+            if not go_on():
+                break
+        load.preamble.launch().finish()
+
+    def _hot_loops(self, cell: Cell) -> dict[str, Any]:
+        """B and N as OSU and IMB time them: stamps (calls, 1, FIELDS) by phase, checked once after."""
+        stamps = {}
+        marks = Marks()
+        sync = self._session.control.Barrier
+        for name, phase in zip((ALLREDUCE_HOT, NONBLOCKING_HOT), self._prepared[cell.index][1], strict=False):
+            self._session.guard.beat(-1, -1)
+            begin = perf_counter_ns()
+            sync()
+            phase.run(marks)
+            calls = int(min(_HOT_CALLS, max(1, _HOT_NS // (perf_counter_ns() - begin))))
+            calls = self._session.control.bcast(calls)
+            out = np.full((calls, 1, measure.FIELDS), ABSENT, dtype=np.int64)
+            phase.prepare(self._round)
+            stamps_of = (out[:, 0, measure.BEGIN], out[:, 0, measure.END])
+            measure.measure_hot(phase, sync=sync, marks=marks, begin=stamps_of[0], end=stamps_of[1])
+            if self._buffers.in_place:  # every call added up the sums of the one before: check one more call
+                phase.prepare(self._round)
+                phase.run(marks)
+            out[:, :, measure.WRONG] = 0
+            out[-1, 0, measure.WRONG] = phase.check(self._round)
+            self._round += 1
+            stamps[name] = out
+        return stamps
+
+    def _gather(self, own: Any) -> Any:
+        """The arrays of all ranks on rank 0, (ranks, ...); None elsewhere."""
+        root = self._session.rank == 0
+        every = np.empty((self._session.ranks, *own.shape), dtype=np.int64) if root else None
+        self._session.control.Gather(np.ascontiguousarray(own), every)
+        return every
+
+    def _fold(self, cell: int, number: int, every: Any, hot: Mapping[str, Any], seconds: float) -> Measured:
+        """From all ranks' stamps to the rows of the files."""
+        samples, ranks, rank_samples, wrong = [], [], [], 0
+        parts = [((name, ""), stamps[:, :, 0]) for name, stamps in hot.items()]
+        parts += [(name, every[:, :, index]) for index, name in enumerate(self._names)]
+        for name, stamps in parts:
+            samples.append(self._samples(cell, number, name, stamps))
+            ranks += self._rank_rows(cell, number, name, stamps)
+            wrong += int(stamps[..., measure.WRONG].sum())
+            if self._keep_ranks:
+                rank_samples += _rank_sample_rows(cell, number, name, stamps)
+        timed = np.concatenate(samples[len(hot) :])
+        timed = timed[np.lexsort((timed["position"], timed["iteration"]))]  # in the order in which they ran
+        return Measured(np.concatenate([*samples[: len(hot)], timed]), ranks, rank_samples, wrong, seconds)
+
+    def _samples(self, cell: int, number: int, name: PhaseName, stamps: Any) -> Any:
+        """Rows of samples.csv for one phase from stamps (ranks, iterations, FIELDS)."""
+        iterations = stamps.shape[1]
+        rows = np.full(iterations, ABSENT, dtype=[(c, SAMPLE_DTYPE[c]) for c in SAMPLE_COLUMNS])
+        span = spans(stamps[..., measure.BEGIN], stamps[..., measure.END], self._session.common_clock)
+        slowest = stamps[span.slowest, np.arange(iterations)]
+        rows["cell"], rows["visit"], rows["iteration"] = cell, number, np.arange(iterations)
+        rows["phase"], rows["progress"] = name
+        rows["span_ns"], rows["skew_ns"], rows["slowest_rank"] = span
+        rows["position"] = slowest[:, measure.POSITION]
+        for column, field in _PARTS.items():
+            rows[column] = slowest[:, field]
+        rows["cpu_wait_ns"] = stamps[..., measure.CPU_WAIT].max(axis=0)
+        return rows
+
+    def _rank_rows(self, cell: int, number: int, name: PhaseName, stamps: Any) -> list[tuple[Any, ...]]:
+        """Rows of ranks.csv for one phase."""
+        medians = np.median(stamps[..., measure.END] - stamps[..., measure.BEGIN], axis=1)
+        waits = np.median(stamps[..., measure.WAIT], axis=1)
+        return [
+            (cell, number, rank, host.name, *name, stamps.shape[1], int(medians[rank]), int(waits[rank]))
+            for rank, host in enumerate(self._session.hosts)
+        ]
+
+    def release(self) -> None:
+        """Free what the collectives hold."""
+        for collective, _ in self._prepared.values():
+            collective.release()
+        self._prepared.clear()
+
+
+_PARTS = {
+    "start_ns": measure.START,
+    "during_ns": measure.DURING,
+    "test_ns": measure.TEST,
+    "tests": measure.TESTS,
+    "wait_ns": measure.WAIT,
+}
+
+
+def _rank_sample_rows(cell: int, number: int, name: PhaseName, stamps: Any) -> list[tuple[Any, ...]]:
+    """Rows of rank_samples.csv for one phase."""
+    fields = (measure.BEGIN, measure.END, *_PARTS.values(), measure.CPU_WAIT)
+    return [
+        (cell, number, iteration, *name, rank, *stamps[rank, iteration, fields].tolist())
+        for iteration in range(stamps.shape[1])
+        for rank in range(stamps.shape[0])
+    ]
+
+
+def cpu_wait_clock() -> Callable[[], int]:
+    """A function that tells for how many nanoseconds this thread was runnable but not running so far.
+
+    Reads /proc/thread-self/schedstat; where there is none it tells ABSENT, and the difference is 0.
+    """
+    try:
+        file = os.open("/proc/thread-self/schedstat", os.O_RDONLY)
+    except OSError:
+        return lambda: ABSENT
+
+    def read() -> int:
+        return int(os.pread(file, 64, 0).split()[1])
+
+    return read

@@ -1,0 +1,143 @@
+"""What surrounds a run and may change its answer: recorded in run.json, and warned of where it could mislead."""
+
+import os
+import platform
+import sys
+from collections.abc import Iterator, Mapping
+from importlib import metadata
+from pathlib import Path
+from time import perf_counter_ns
+from typing import Any
+
+import mpibench
+from mpibench.engine.calibrate import Calibration
+from mpibench.engine.launcher import blas_threads
+from mpibench.engine.session import Session
+from mpibench.protocols import Caution, Kernel
+from mpibench.units import approximate_bytes, format_duration
+
+_KEPT_PREFIXES = (
+    "MPICH_", "MPIR_", "HYDRA_", "OMPI_MCA_", "PMIX_MCA_", "PRTE_MCA_", "UCX_", "FI_", "I_MPI_", "MV2_", "SLURM_",
+    "OMP_", "OPENBLAS_", "MKL_", "BLIS_", "CUDA_", "NCCL_", "CUPY_",
+)  # fmt: skip
+_PACKAGES = ("mpi4py", "numpy", "cupy-cuda12x", "cupy-cuda13x")
+_COARSE_NS = 1000
+
+
+def versions(session: Session) -> dict[str, str]:
+    """Versions of everything between the flag and the wire."""
+    found = {"mpibench": mpibench.__version__, "python": sys.version.split()[0], "mpi": session.library}
+    found["mpi_standard"] = ".".join(map(str, session.mpi.Get_version()))
+    for package in _PACKAGES:
+        try:
+            found[package] = metadata.version(package)
+        except metadata.PackageNotFoundError:
+            continue
+    return found
+
+
+def kept_variables(environ: Mapping[str, str]) -> dict[str, str]:
+    """The environment variables that change how MPI, BLAS and the GPU behave."""
+    return {name: value for name, value in sorted(environ.items()) if name.startswith(_KEPT_PREFIXES)}
+
+
+def host_table(session: Session) -> list[dict[str, Any]]:
+    """Per rank: host, cores it may use, process."""
+    return [
+        {"rank": rank, "host": host.name, "cores": list(host.cores), "pid": host.pid}
+        for rank, host in enumerate(session.hosts)
+    ]
+
+
+def describe(session: Session) -> dict[str, Any]:
+    """What run.json keeps of the environment."""
+    return {
+        "versions": versions(session),
+        "platform": platform.platform(),
+        "hosts": host_table(session),
+        "clock": {"common": session.common_clock, "resolution_ns": clock_step_ns()},
+        "environment": kept_variables(os.environ),
+    }
+
+
+def clock_step_ns() -> int:
+    """The least step of the clock seen in a short loop, in nanoseconds."""
+    least = 1 << 62
+    for _ in range(1000):
+        begin = end = perf_counter_ns()
+        while end == begin:
+            end = perf_counter_ns()
+        least = min(least, end - begin)
+    return least
+
+
+def cautions(
+    session: Session, kernel: type[Kernel], poll_interval_s: float, calibrations: Mapping[str, Calibration]
+) -> list[Caution]:
+    """All that could mislead in this run, for stderr and run.json."""
+    step_s = max(calibration.step_s for calibration in calibrations.values())
+    return [*_placement(session), *_compute(kernel, poll_interval_s, step_s), *_clock()]
+
+
+def _placement(session: Session) -> Iterator[Caution]:
+    cores = len({core for host in session.hosts for core in host.cores if host.name == session.hosts[0].name})
+    if session.oversubscribed:
+        yield Caution(
+            "oversubscribed",
+            f"{session.local_ranks} ranks share {cores} cores: a rank waits while others run, which looks like "
+            "communication or like overlap; such rows are unresolved. Try mpirun -n "
+            f"{max(2, min(cores, session.ranks))}",
+        )
+    elif any(len(host.cores) > max(1, len(host.cores) // session.local_ranks) for host in session.hosts):
+        yield Caution(
+            "unbound",
+            "ranks are not bound to cores and may wander; bind them: mpirun -bind-to core (MPICH), "
+            "--bind-to core (Open MPI), srun --cpu-bind=cores",
+        )
+    threads = blas_threads(os.environ)
+    if threads * session.local_ranks > cores and threads > 1:
+        yield Caution(
+            "blas-threads",
+            f"{threads} BLAS threads on each of {session.local_ranks} ranks are more than {cores} cores; "
+            f"set OMP_NUM_THREADS={max(1, cores // session.local_ranks)}",
+        )
+    if session.nodes > 1 and not session.common_clock:
+        yield Caution(
+            "no-common-clock",
+            "ranks are on several hosts whose clocks are not compared: a phase's time is that of the slowest rank",
+        )
+
+
+def _compute(kernel: type[Kernel], poll_interval_s: float, step_s: float) -> Iterator[Caution]:
+    if kernel.emulated:
+        yield Caution(
+            "emulated", "the compute is emulated: an accelerator that leaves the host free and contends for nothing"
+        )
+    if step_s > 2 * poll_interval_s and not kernel.device_driven:
+        yield Caution(
+            "coarse-steps",
+            f"a step of the kernel lasts {format_duration(step_s)}: polling is no finer, whatever --poll-interval says",
+        )
+    working_set = getattr(kernel, "working_set_nbytes", 0)
+    cache = last_level_cache_nbytes()
+    if working_set and working_set <= cache:
+        yield Caution(
+            "cache-resident",
+            f"the kernel's {approximate_bytes(working_set)} fit into the last-level cache of "
+            f"{approximate_bytes(cache)}: it does not load the memory as it would elsewhere",
+        )
+
+
+def _clock() -> Iterator[Caution]:
+    step = clock_step_ns()
+    if step > _COARSE_NS:
+        yield Caution("coarse-clock", f"the clock advances in steps of {step} ns: short messages cannot be timed")
+
+
+def last_level_cache_nbytes() -> int:
+    """Size of the largest cache of core 0 in bytes; 0 if it cannot be told."""
+    sizes = [0]
+    for file in Path("/sys/devices/system/cpu/cpu0/cache").glob("index*/size"):
+        text = file.read_text().strip()
+        sizes.append(int(text[:-1]) << {"K": 10, "M": 20}.get(text[-1], 0) if text[:-1].isdigit() else 0)
+    return max(sizes)

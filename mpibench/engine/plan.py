@@ -1,0 +1,111 @@
+"""What to measure next: a pure function of the plan, the history and the time.
+
+A sweep runs in passes; a pass visits every unfinished cell once, for about ten iterations or its
+share of the time that is left, whichever is first, so that drift hits all cells alike.
+"""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from mpibench.analysis.figures import overlap
+from mpibench.analysis.statistics import Interval, median_interval
+from mpibench.engine import stopping
+from mpibench.engine.history import History
+from mpibench.engine.order import block_length
+from mpibench.engine.phases import PhaseName, phase_names
+from mpibench.protocols import ALLREDUCE, COMPUTE, NONBLOCKING, OVERLAPPED, Cell
+from mpibench.units import IterationRange
+
+_ABOUT = 10  # iterations of a visit
+_CLOSING_S = 1.0  # kept from the budget for the last tables
+
+
+@dataclass(frozen=True)
+class Plan:
+    """A sweep."""
+
+    cells: tuple[Cell, ...]  # in the order of the `cell` column
+    strategies: tuple[str, ...]  # one T each
+    precision: float  # asked half-width: a share of B, N and T, and absolute for overlap
+    iterations: IterationRange  # least and most of a cell
+    budget_s: float  # from MPI's start to the last file
+
+    @property
+    def names(self) -> list[PhaseName]:
+        """The phases of every cell."""
+        return phase_names(self.strategies)
+
+    @property
+    def visit_length(self) -> int:
+        """Iterations of a full visit: whole balanced blocks, about ten."""
+        block = block_length(len(self.names))
+        return block * max(1, round(_ABOUT / block))
+
+
+@dataclass(frozen=True)
+class Visit:
+    """A cell's turn in a pass."""
+
+    cell: int  # index
+    number: int  # of this cell's visits, from 0
+    iterations: int  # at most
+    share_s: float  # of the time: not to be exceeded by more than one iteration
+
+
+def next_visit(plan: Plan, history: History, elapsed_s: float) -> Visit | None:
+    """The next visit, or None when all cells are finished or the budget is spent.
+
+    Args:
+        plan: the sweep.
+        history: what has been measured.
+        elapsed_s: since MPI's start.
+    """
+    left_s = plan.budget_s - elapsed_s - _CLOSING_S
+    unfinished = [cell for cell in plan.cells if outcome(plan, history, cell.index) == stopping.GO_ON]
+    if not unfinished or left_s <= 0:
+        return None
+    passes = min(history.visits(cell.index) for cell in unfinished)
+    waiting = [cell for cell in unfinished if history.visits(cell.index) == passes]
+    cell = waiting[0].index
+    later_passes = max(0, stopping.LEAST_VISITS - passes - 1)
+    share_s = left_s / (len(waiting) + later_passes * len(unfinished))
+    iterations = min(plan.visit_length, plan.iterations.most - history.iterations(cell))
+    cost = history.seconds_per_iteration(cell)
+    if cost is not None:
+        iterations = max(1, int(min(iterations, share_s / cost)))
+    return Visit(cell, history.visits(cell), iterations, share_s)
+
+
+def outcome(plan: Plan, history: History, cell: int) -> str:
+    """A word of `stopping` for a cell; a skipped one is exhausted."""
+    if plan.cells[cell].skip or cell in history.skipped:
+        return stopping.EXHAUSTED
+    return stopping.decide(
+        worst_interval(plan, history, cell),
+        history.iterations(cell),
+        history.visits(cell),
+        plan.iterations,
+        plan.visit_length,
+    )
+
+
+def worst_interval(plan: Plan, history: History, cell: int) -> float:
+    """The widest interval of B, N, each T and each overlap, as half-width over what was asked for."""
+    if history.iterations(cell) < 6:
+        return float("inf")
+    return max(half / plan.precision for half in _half_widths(plan, history, cell))
+
+
+def _half_widths(plan: Plan, history: History, cell: int) -> Iterator[float]:
+    n, c = (history.times(cell, (name, "")).span for name in (NONBLOCKING, COMPUTE))
+    for name in plan.names:
+        if name[0] in (ALLREDUCE, NONBLOCKING, OVERLAPPED):
+            times = history.times(cell, name).span
+            interval = median_interval(times)
+            yield _half(interval) / interval.median
+        if name[0] == OVERLAPPED:
+            yield _half(median_interval(overlap(n, c, times)))
+
+
+def _half(interval: Interval) -> float:
+    return (interval.hi - interval.lo) / 2

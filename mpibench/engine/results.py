@@ -1,0 +1,199 @@
+"""From the samples to the rows of the tables: a pure function of the plan, the history and the facts."""
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass, replace
+from typing import Any
+
+import numpy as np
+
+from mpibench.analysis.crossover import Cover, CoverInput, Hidden, classify, cover_point, hidden_point
+from mpibench.analysis.figures import case_figures
+from mpibench.analysis.statistics import median_interval
+from mpibench.analysis.verdict import CORE_SHARE, SKIPPED, WRONG_DATA, judge
+from mpibench.engine import stopping
+from mpibench.engine.history import History
+from mpibench.engine.plan import Plan, outcome, worst_interval
+from mpibench.protocols import (
+    ALLREDUCE,
+    ALLREDUCE_HOT,
+    COMPUTE,
+    NONBLOCKING,
+    NONBLOCKING_HOT,
+    OVERLAPPED,
+    SEQUENTIAL,
+    Cell,
+    Record,
+)
+from mpibench.units import format_bytes
+
+_TOO_DEPENDENT = 3.0  # iterations over effective iterations
+UNRESOLVED = "unresolved"
+
+
+@dataclass(frozen=True)
+class Facts:
+    """What is the same for all rows of a run; kept in run.json."""
+
+    ranks: int  # of the communicator
+    nodes: int  # hosts
+    thread_level: str  # provided
+    oversubscribed: bool  # more ranks than cores on a host
+    blas_threads: int  # per rank
+    device: str  # cpu or cuda
+    buffers: str  # what MPI was handed
+    poll_interval_s: float  # target between tests
+    common_clock: bool  # all ranks read one clock
+    device_driven: bool  # the host is free while the kernel runs
+    emulated: bool  # no device really computed
+
+
+@dataclass(frozen=True)
+class Crossover:
+    """One row of crossover.csv: a compute under a strategy, over all sizes."""
+
+    cells: tuple[Cell, ...]  # ascending in nbytes
+    progress: str
+    compute_s: float  # median over the cells; NaN if nothing was measured
+    cover: Cover
+    hidden: Hidden
+
+
+@dataclass(frozen=True)
+class Results:
+    """All that the tables and the screen show."""
+
+    records: tuple[Record, ...]  # by cell, then strategy
+    crossovers: tuple[Crossover, ...]  # by compute, then strategy
+
+
+def evaluate(plan: Plan, history: History, facts: Facts) -> Results:
+    """Every case's figures, the crossovers, and the verdicts that follow from both."""
+    records: dict[tuple[int, str], Record] = {}
+    crossovers = []
+    for compute in dict.fromkeys(cell.compute for cell in plan.cells):
+        cells = sorted((cell for cell in plan.cells if cell.compute == compute), key=lambda cell: cell.nbytes)
+        for progress in plan.strategies:
+            family = [_record(plan, history, facts, cell, progress) for cell in cells]
+            crossover, classes = _crossover(cells, progress, family, history)
+            crossovers.append(crossover)
+            for record, class_ in zip(family, classes, strict=True):
+                records[record.cell.index, progress] = _judged(record, class_, plan)
+    ordered = (records[cell.index, progress] for cell in plan.cells for progress in plan.strategies)
+    return Results(tuple(ordered), tuple(crossovers))
+
+
+def case_name(cell: Cell, progress: str) -> str:
+    """The name of a case, such as 64K-1ms-poll."""
+    return f"{format_bytes(cell.asked_nbytes)}-{cell.compute}-{progress}"
+
+
+def _record(plan: Plan, history: History, facts: Facts, cell: Cell, progress: str) -> Record:
+    """A case with its figures, not yet judged; or the reason why it has none."""
+    name = case_name(cell, progress)
+    notes = list(_notes(facts, cell))
+    if reason := cell.skip or history.skipped.get(cell.index, ""):
+        return Record(name, cell, progress, "skipped", SKIPPED, reason, "", (*notes, reason))
+    wrong = history.wrong.get(cell.index, 0)
+    if wrong:
+        return Record(
+            name, cell, progress, "failed", WRONG_DATA, f"{wrong} elements of the results were wrong",
+            "do not use this collective here; report it to the makers of the MPI library",
+            (*notes, f"{wrong} wrong elements"), {"wrong": wrong, "iterations": history.iterations(cell.index)},
+        )  # fmt: skip
+    if not history.iterations(cell.index):
+        evidence = "the budget was spent before it was measured"
+        return Record(name, cell, progress, "not-converged", UNRESOLVED, evidence, "a larger --budget, or fewer sizes",
+                      (*notes, evidence), {"iterations": 0})  # fmt: skip
+    b, n, c, s = (history.times(cell.index, (p, "")) for p in (ALLREDUCE, NONBLOCKING, COMPUTE, SEQUENTIAL))
+    t = history.times(cell.index, (OVERLAPPED, progress))
+    figures = case_figures(b, n, c, s, t, nbytes=cell.nbytes, ranks=facts.ranks, host_driven=not facts.device_driven)
+    same = [other.index for other in plan.cells if other.count == cell.count]
+    figures["allreduce_hot_s"] = history.hot_median(same, ALLREDUCE_HOT)
+    figures["nonblocking_hot_s"] = history.hot_median(same, NONBLOCKING_HOT)
+    figures["wrong"] = 0
+    status, why = _status(plan, history, cell, figures)
+    return Record(name, cell, progress, status, notes=tuple(notes + [why] if why else notes), figures=figures)
+
+
+def _notes(facts: Facts, cell: Cell) -> Iterator[str]:
+    """What could mislead in any row."""
+    if facts.emulated:
+        yield "emulated accelerator"
+    if cell.nbytes != cell.asked_nbytes:
+        yield f"{cell.asked_nbytes} B asked, {cell.nbytes} B sent: whole elements of {cell.dtype}"
+    if not facts.common_clock:
+        yield "no common clock: slowest local durations"
+    if facts.oversubscribed:
+        yield "more ranks than cores"
+
+
+def _status(plan: Plan, history: History, cell: Cell, figures: Mapping[str, float]) -> tuple[str, str]:
+    """The row's status and, unless it converged, by how much it missed."""
+    dependence = figures["iterations"] / figures["effective_iterations"]
+    if dependence > _TOO_DEPENDENT:
+        return "unstable", f"{dependence:.1f} iterations tell as much as one independent one"
+    word = outcome(plan, history, cell.index)
+    if word == stopping.CONVERGED:
+        return "converged", ""
+    worst = worst_interval(plan, history, cell.index)
+    missed = f"widest interval {worst:.1f} x the asked precision"
+    if np.isinf(worst):
+        missed = "fewer than 6 iterations: no interval"
+    return (UNRESOLVED if word == stopping.FUTILE else "not-converged"), missed
+
+
+def _crossover(
+    cells: Sequence[Cell], progress: str, family: Sequence[Record], history: History
+) -> tuple[Crossover, list[str]]:
+    """The crossover of one compute under one strategy, and the class of every size."""
+    points, exposed, allreduce, computes = [], [], [], []
+    for cell, record in zip(cells, family, strict=True):
+        trusted = "overlap" in record.figures and record.figures["cpu_wait_share"] <= CORE_SHARE
+        b, n, c = (history.times(cell.index, (p, "")) for p in (ALLREDUCE, NONBLOCKING, COMPUTE))
+        t = history.times(cell.index, (OVERLAPPED, progress))
+        exposed.append(t.span - c.span if trusted else np.empty(0))
+        allreduce.append(b.span if trusted else np.empty(0))
+        if trusted:
+            points.append(CoverInput(cell.nbytes, median_interval(n.span - c.span), float(np.median(n.span))))
+            computes.append(float(np.median(c.span)))
+    classes = classify(exposed, allreduce)
+    compute_s = float(np.median(computes)) if computes else float("nan")
+    cover, hidden = cover_point(points), hidden_point([cell.nbytes for cell in cells], classes)
+    return Crossover(tuple(cells), progress, compute_s, cover, hidden), classes
+
+
+def _judged(record: Record, class_: str, plan: Plan) -> Record:
+    if record.verdict or "overlap" not in record.figures:
+        return record
+    others = [name for name in plan.strategies if name != record.progress]
+    verdict = judge(record.figures, class_, record.status, record.progress, others)
+    notes = (*record.notes, verdict.note) if verdict.note else record.notes
+    return replace(record, verdict=verdict.word, evidence=verdict.evidence, advice=verdict.advice, notes=notes)
+
+
+def overlap_row(record: Record, facts: Facts) -> dict[str, Any]:
+    """A row of overlap.csv by column name. Figures that are counts are whole numbers."""
+    cell = asdict(record.cell)
+    row: dict[str, Any] = {**cell, **asdict(facts), **record.figures}
+    for name in ("iterations", "outliers", "slowest_rank", "wrong"):
+        if name in record.figures:
+            row[name] = int(record.figures[name])
+    text = "; ".join(filter(None, [*record.notes, record.evidence, record.advice and f"try: {record.advice}"]))
+    return row | {
+        "case": record.case, "cell": record.cell.index, "progress": record.progress, "refined": False,
+        "status": record.status, "verdict": record.verdict, "note": text,
+    }  # fmt: skip
+
+
+def crossover_row(crossover: Crossover, facts: Facts) -> dict[str, Any]:
+    """A row of crossover.csv by column name."""
+    cover, hidden = crossover.cover, crossover.hidden
+    notes = [cover.note, hidden.note, "emulated accelerator" if facts.emulated else ""]
+    return {
+        "collective": crossover.cells[0].collective, "kernel": crossover.cells[0].kernel,
+        "compute_s": crossover.compute_s, "progress": crossover.progress, "poll_interval_s": facts.poll_interval_s,
+        "cover_nbytes": cover.nbytes, "cover_lo": cover.lo, "cover_hi": cover.hi, "cover_status": cover.status,
+        "hidden_nbytes": hidden.nbytes, "hidden_lo": hidden.lo, "hidden_hi": hidden.hi,
+        "hidden_from_nbytes": hidden.from_nbytes, "hidden_status": hidden.status,
+        "note": "; ".join(filter(None, notes)),
+    }  # fmt: skip

@@ -1,0 +1,174 @@
+"""Runs a plan to its end: rank 0 decides, all measure, rank 0 keeps the record and the tables.
+
+The record on disk leads: a visit is on disk before the next one is decided, and the tables are
+made anew from it after every pass and whenever the run ends, in order or not.
+"""
+
+import dataclasses
+import time
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
+from pathlib import Path
+from typing import Any, Protocol
+
+from mpibench.engine.bench import Bench, Measured
+from mpibench.engine.calibrate import Calibration
+from mpibench.engine.history import History
+from mpibench.engine.plan import Plan, Visit, next_visit, outcome
+from mpibench.engine.results import Facts, Results, crossover_row, evaluate, overlap_row
+from mpibench.engine.session import Session
+from mpibench.engine.stopping import GO_ON
+from mpibench.errors import Unsupported
+from mpibench.protocols import Caution, Cell
+from mpibench.records import CROSSOVER_COLUMNS, OVERLAP_COLUMNS, RunDirectory, read_run, read_samples
+from mpibench.units import IterationRange, format_bytes
+
+
+class Reporter(Protocol):
+    """Told of a run's course on rank 0; prints, or does not."""
+
+    def begin(
+        self, plan: Plan, facts: Facts, calibrations: Mapping[str, Calibration], path: Path, cautions: Sequence[Caution]
+    ) -> None:
+        """What is going to be measured, and what could mislead."""
+
+    def say(self, text: str) -> None:
+        """Anything else worth a line."""
+
+    def pass_done(self, number: int, cells: int, finished: int, elapsed_s: float, budget_s: float) -> None:
+        """A pass is over."""
+
+
+@dataclasses.dataclass
+class Store:
+    """A run on disk and in memory; on rank 0 only."""
+
+    directory: RunDirectory
+    plan: Plan
+    facts: Facts
+    history: History
+    run: dict[str, Any]  # what run.json holds beside this
+
+    def write_tables(self, ended: str) -> Results:
+        """Bring every table and run.json up to date. `ended` is how the run ended; empty while it runs."""
+        results = evaluate(self.plan, self.history, self.facts)
+        self.run["launches"][-1] |= {"end": now(), "ended": ended}
+        self.write_run()
+        rows = [overlap_row(record, self.facts) for record in results.records]
+        self.directory.write_table("overlap.csv", OVERLAP_COLUMNS, rows)
+        crossovers = [crossover_row(crossover, self.facts) for crossover in results.crossovers]
+        self.directory.write_table("crossover.csv", CROSSOVER_COLUMNS, crossovers)
+        return results
+
+    def write_run(self) -> None:
+        """Bring run.json up to date."""
+        plan = {
+            "cells": [dataclasses.asdict(cell) for cell in self.plan.cells],
+            "strategies": self.plan.strategies,
+            "precision": self.plan.precision,
+            "iterations": self.plan.iterations,
+        }
+        state = {"wrong": self.history.wrong, "skipped": self.history.skipped}
+        self.directory.write_run({**self.run, "facts": dataclasses.asdict(self.facts), "plan": plan, **state})
+
+
+def load(path: Path) -> tuple[Store, str]:
+    """A run read back from its directory, and what was dropped of its samples in words.
+
+    Raises:
+        UsageError: if it is no run's directory or is of a newer schema.
+    """
+    run = read_run(path)
+    samples, dropped = read_samples(path)
+    plan = Plan(
+        tuple(Cell(**cell) for cell in run["plan"]["cells"]),
+        tuple(run["plan"]["strategies"]),
+        run["plan"]["precision"],
+        IterationRange(*run["plan"]["iterations"]),
+        0.0,
+    )
+    history = History()
+    history.add_all(samples)
+    history.wrong = {int(cell): count for cell, count in run["wrong"].items()}
+    history.skipped = {int(cell): reason for cell, reason in run["skipped"].items()}
+    facts = Facts(**run["facts"])
+    for key in ("schema", "plan", "wrong", "skipped", "facts"):
+        del run[key]
+    return Store(RunDirectory(path), plan, facts, history, run), dropped
+
+
+def now() -> str:
+    """This moment, UTC, ISO 8601."""
+    return time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime())
+
+
+def run_plan(
+    session: Session, bench: Bench, plan: Plan, store: Store | None, reporter: Reporter, elapsed_s: Callable[[], float]
+) -> Results | None:
+    """Measure until the plan is done or its time spent.
+
+    Args:
+        session, bench, plan: the same on all ranks.
+        store: on rank 0, None elsewhere.
+        reporter: told after every pass, on rank 0.
+        elapsed_s: seconds since MPI's start.
+
+    Returns:
+        The results on rank 0, None elsewhere.
+
+    Raises:
+        DiskFault: on all ranks, if rank 0 could not write.
+    """
+    measured: Measured | None = None
+    visit: Visit | None = None
+    while True:
+        visit, hot = session.on_root(partial(_turn, plan, store, reporter, elapsed_s, visit, measured))
+        if visit is None:
+            break
+        cell = plan.cells[visit.cell]
+        session.guard.enter(f"cell {cell.index} ({format_bytes(cell.asked_nbytes)}, {cell.compute})")
+        try:
+            measured = bench.visit(cell, visit, hot)
+        except Unsupported as error:
+            measured = None
+            if store is not None:
+                store.history.skipped[cell.index] = str(error)
+    session.guard.enter("writing the last tables")
+    bench.release()
+    results: list[Results] = []
+    session.on_root(lambda: results.append(store.write_tables("finished")) if store else None)
+    return results[0] if results else None
+
+
+def _turn(
+    plan: Plan,
+    store: Store | None,
+    reporter: Reporter,
+    elapsed_s: Callable[[], float],
+    visit: Visit | None,
+    measured: Measured | None,
+) -> tuple[Visit | None, bool]:
+    """Rank 0's part between two visits: keep the last, close a pass, choose the next."""
+    assert store is not None
+    history = store.history
+    if visit is not None and measured is not None:
+        store.directory.append_visit(measured.samples, measured.ranks, measured.rank_samples)
+        history.add(visit.cell, measured.samples, measured.seconds)
+        if measured.wrong:
+            history.wrong[visit.cell] = history.wrong.get(visit.cell, 0) + measured.wrong
+    following = next_visit(plan, history, elapsed_s())
+    if visit is not None and (following is None or following.number != visit.number):
+        store.write_tables("")
+        finished = sum(outcome(plan, history, cell.index) != GO_ON for cell in plan.cells)
+        reporter.pass_done(visit.number + 1, len(plan.cells), finished, elapsed_s(), plan.budget_s)
+    if following is None:
+        return None, False
+    count = plan.cells[following.cell].count
+    same = [cell.index for cell in plan.cells if cell.count == count]
+    return following, all(not history.visits(cell) for cell in same)
+
+
+def rebuild(path: Path, ended: str) -> None:
+    """Bring the tables of a run up to date from what is on disk: any rank that sees it can."""
+    store, _ = load(path)
+    store.write_tables(ended)

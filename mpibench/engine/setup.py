@@ -1,0 +1,88 @@
+"""From words to things: the device, the buffers, the kernels with their calibrated steps."""
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+from mpibench.engine.bench import Load
+from mpibench.engine.buffers import Buffers
+from mpibench.engine.calibrate import Calibration, calibrate
+from mpibench.engine.device import Device, HostDevice
+from mpibench.engine.session import Session
+from mpibench.errors import EnvironmentRefused, UsageError
+from mpibench.protocols import Collective, Kernel
+from mpibench.units import Compute
+
+_PREAMBLE_S = 2e-3  # at most
+
+
+def open_device(asked: str, kernel: type[Kernel], local_rank: int) -> Device:
+    """The device for `--device`; an emulated kernel needs none, and `auto` takes a GPU where there is one.
+
+    Raises:
+        EnvironmentRefused: if `cuda` is asked for and cannot be had.
+        UsageError: if `cuda` is asked for an emulated kernel.
+    """
+    from mpibench.engine.cuda import open_cuda
+
+    if kernel.emulated and asked == "cuda":
+        raise UsageError("--device cuda: the kernel is emulated and runs on no device; use --kernel gemm or triad")
+    if asked == "cpu" or kernel.emulated:
+        return HostDevice()
+    try:
+        return open_cuda(local_rank)
+    except EnvironmentRefused:
+        if asked == "cuda":
+            raise
+        return HostDevice()
+
+
+def choose_buffers(asked: str, device: Device) -> str:
+    """What MPI is handed. On a GPU `auto` stages through pinned host memory, which every library takes.
+
+    Raises:
+        UsageError: if device memory is asked for on the CPU.
+    """
+    if asked in ("device", "staged") and device.name == "cpu":
+        raise UsageError(f"--buffers {asked}: there is no device memory with --device cpu; use host")
+    return asked if asked != "auto" else "host" if device.name == "cpu" else "staged"
+
+
+def make_buffers(
+    kind: str, device: Device, session: Session, collective: type[Collective], *, count: int, dtype: str, in_place: bool
+) -> tuple[Buffers, Callable[[], Collective]]:
+    """Buffers for the largest message, and what makes a collective that works on them."""
+    shape = (session.mpi, count, dtype, session.rank, session.ranks, in_place)
+    if kind == "staged":
+        from mpibench.engine.staging import Staged, StagedBuffers
+
+        return StagedBuffers(device, *shape), lambda: Staged(collective(), device)
+    return Buffers(HostDevice() if kind == "host" else device, *shape), collective
+
+
+def make_loads(
+    session: Session,
+    device: Device,
+    kernel: type[Kernel],
+    computes: Sequence[Compute],
+    dtype: str,
+    poll_interval_s: float,
+    known: Mapping[str, Calibration],
+) -> tuple[dict[str, Load], dict[str, Calibration]]:
+    """Every compute, calibrated and ready to run, by label. Those in `known` are not calibrated again."""
+    loads, calibrations = {}, {}
+    shared: dict[int | None, Any] = {}  # one kernel for all durations, one for each order
+    for compute in computes:
+        if compute.order not in shared:
+            shared[compute.order] = kernel(device.array_module, dtype, compute.order)
+        instance = shared[compute.order]
+        session.guard.enter(f"calibrating {compute.label}")
+        calibration = known.get(compute.label) or calibrate(session, device, instance, compute)
+        calibrations[compute.label] = calibration
+        before = max(1, min(calibration.steps, int(_PREAMBLE_S / calibration.step_s)))
+        loads[compute.label] = Load(
+            instance,
+            device.compute(instance, calibration.steps),
+            device.compute(instance, before),
+            max(1, round(poll_interval_s / calibration.step_s)),
+        )
+    return loads, calibrations

@@ -1,0 +1,186 @@
+"""A sweep from its options to its results: sets everything up in order, then runs the plan.
+
+The order matters: what could refuse the run comes before its directory exists, the directory
+before anything is measured, and the guard knows each of them as soon as it is there.
+"""
+
+import dataclasses
+import os
+import socket
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from mpibench.collectives import COLLECTIVES
+from mpibench.engine import environment, memory, setup
+from mpibench.engine.bench import Bench
+from mpibench.engine.calibrate import Calibration
+from mpibench.engine.device import Device
+from mpibench.engine.history import History
+from mpibench.engine.launcher import blas_threads
+from mpibench.engine.plan import Plan
+from mpibench.engine.results import Facts, Results
+from mpibench.engine.runner import Reporter, Store, load, now, rebuild, run_plan
+from mpibench.engine.session import Session
+from mpibench.errors import UsageError
+from mpibench.kernels import KERNELS
+from mpibench.progress import PROGRESS
+from mpibench.protocols import Cell, Kernel
+from mpibench.records import RunDirectory
+
+
+class _Opened(NamedTuple):
+    """A run's directory before its plan is known, on rank 0."""
+
+    directory: RunDirectory
+    earlier: Store | None  # what was read back of the run to resume
+
+
+class Sweep:
+    """One launch of the overlap benchmark, on every rank.
+
+    Args:
+        session: MPI.
+        config: options with the fields of overlap.Config.
+        settings: the same as text, for run.json.
+        make_cells: from calibrated steps by compute label and the MPI standard's major version to the cells.
+        reporter: told of the course, on rank 0.
+
+    Attributes:
+        store: the run on disk and in memory, on rank 0; None elsewhere.
+    """
+
+    def __init__(
+        self, session: Session, config: Any, settings: dict[str, str],
+        make_cells: Callable[[dict[str, int], int], tuple[Cell, ...]], reporter: Reporter,
+    ) -> None:  # fmt: skip
+        self._session, self._config, self._settings = session, config, settings
+        self._make_cells, self._reporter = make_cells, reporter
+        self._standard = session.mpi.Get_version()[0]
+        self._kernel: type[Kernel] = KERNELS.load(config.kernel)
+        self._opened: _Opened | None = None
+        self.store: Store | None = None
+
+    def run(self, command: str, elapsed_s: Callable[[], float]) -> Results | None:
+        """Set up and measure; the results on rank 0, None elsewhere.
+
+        Args:
+            command: the command line, for run.json.
+            elapsed_s: seconds since MPI's start.
+
+        Raises:
+            MpibenchError: on all ranks, if the options do not fit this machine or the disk fails.
+        """
+        session, config = self._session, self._config
+        self._refuse_too_large()
+        device = session.everywhere(lambda: setup.open_device(config.device, self._kernel, session.launch.local_rank))
+        kind = setup.choose_buffers(config.buffers, device)
+        path, known = session.on_root(self._open)
+        self._set_guard(path)
+        loads, calibrations = setup.make_loads(
+            session, device, self._kernel, config.compute, config.kernel_dtype, config.poll_interval, known
+        )
+        plan, facts = self._plan(calibrations), self._facts(device, kind)
+        session.on_root(lambda: self._begin(plan, facts, calibrations, command))
+        collective_class = COLLECTIVES.load(config.collective)
+        buffers, collective = setup.make_buffers(
+            kind, device, session, collective_class, count=self._largest(), dtype=config.dtype, in_place=config.in_place
+        )
+        strategies = {name: PROGRESS.load(name)() for name in config.progress}
+        bench = Bench(
+            session, buffers, loads, collective, strategies, plan.names,
+            seed=config.seed, checked=not config.no_check, keep_ranks=config.samples == "all",
+        )  # fmt: skip
+        return run_plan(session, bench, plan, self.store, self._reporter, elapsed_s)
+
+    def _largest(self) -> int:
+        """Elements of the largest message that is measured."""
+        return max((cell.count for cell in self._make_cells({}, self._standard) if not cell.skip), default=0)
+
+    def _refuse_too_large(self) -> None:
+        config, session = self._config, self._session
+        largest = max((cell.nbytes for cell in self._make_cells({}, self._standard) if not cell.skip), default=0)
+        need = memory.need_per_rank(largest, config.in_place, getattr(self._kernel, "working_set_nbytes", 0))
+        free = session.control.allgather((session.hosts[session.rank].name, memory.available_nbytes()))
+        session.on_root(lambda: memory.refuse_too_large(free, need, largest))
+
+    def _open(self) -> tuple[Path, dict[str, Calibration]]:
+        """Rank 0: make the run's directory, or read back the one to resume, and what was calibrated."""
+        config, session = self._config, self._session
+        if not config.resume:
+            moment = time.strftime("%Y%m%dT%H%M%SZ", time.gmtime())
+            path = Path(config.output or f"results/overlap-{moment}-{socket.gethostname()}-n{session.ranks}")
+            self._opened = _Opened(RunDirectory.create(path), None)
+            return path, {}
+        path = Path(config.resume)
+        store, dropped = load(path)
+        if store.facts.ranks != session.ranks:
+            raise UsageError(
+                f"--resume {path}: measured with {store.facts.ranks} ranks, this launch has {session.ranks}; "
+                f"use mpirun -n {store.facts.ranks}"
+            )
+        store.directory.require_writable()
+        if dropped:
+            store.directory.keep_only(store.history.all_samples())
+            self._reporter.say(dropped)
+        self._opened = _Opened(store.directory, store)
+        return path, {label: Calibration(**values) for label, values in store.run["calibration"].items()}
+
+    def _set_guard(self, path: Path) -> None:
+        """From here on whatever ends the job leaves tables that are up to date."""
+
+        def flush(ended: str) -> None:
+            if self.store is not None:
+                self.store.write_tables(ended)
+            elif (path / "run.json").exists():
+                rebuild(path, ended)
+
+        self._session.guard.directory = path
+        self._session.guard.flush = flush
+
+    def _plan(self, calibrations: dict[str, Calibration]) -> Plan:
+        config = self._config
+        steps = {label: calibration.steps for label, calibration in calibrations.items()}
+        cells = self._make_cells(steps, self._standard)
+        return Plan(cells, config.progress, config.precision, config.iterations, config.budget)
+
+    def _facts(self, device: Device, kind: str) -> Facts:
+        session = self._session
+        return Facts(
+            session.ranks, session.nodes, session.thread_level, session.oversubscribed, blas_threads(os.environ),
+            device.name, kind, self._config.poll_interval, session.common_clock,
+            self._kernel.device_driven, self._kernel.emulated,
+        )  # fmt: skip
+
+    def _begin(self, plan: Plan, facts: Facts, calibrations: dict[str, Calibration], command: str) -> None:
+        """Rank 0: the store with its first run.json; warnings are shown."""
+        assert self._opened is not None
+        directory, earlier = self._opened
+        cautions = environment.cautions(self._session, self._kernel, self._config.poll_interval, calibrations)
+        launch = {"command": command, "start": now(), "end": now(), "ended": ""}
+        run = {
+            "benchmark": "overlap",
+            "settings": self._settings,
+            "launches": [*(earlier.run["launches"] if earlier else ()), launch],
+            "calibration": {label: dataclasses.asdict(calibration) for label, calibration in calibrations.items()},
+            "thread_level_asked": self._config.thread_level,
+            "warnings": [dataclasses.asdict(caution) for caution in cautions],
+            **environment.describe(self._session),
+        }
+        if earlier:
+            self._refuse_other_machine(earlier, facts, run)
+        self.store = Store(directory, plan, facts, earlier.history if earlier else History(), run)
+        self.store.write_run()
+        self._reporter.begin(plan, facts, calibrations, directory.path, cautions)
+
+    def _refuse_other_machine(self, earlier: Store, facts: Facts, run: dict[str, Any]) -> None:
+        """What was measured elsewhere, or differently, is not gone on with."""
+        before = {**dataclasses.asdict(earlier.facts), "MPI library": earlier.run["versions"]["mpi"]}
+        after = {**dataclasses.asdict(facts), "MPI library": run["versions"]["mpi"]}
+        for name, value in after.items():
+            if before[name] != value:
+                raise UsageError(
+                    f"--resume {self._config.resume}: measured with {name.replace('_', ' ')} {before[name]}, here "
+                    f"it is {value}; resume where it was begun, or start a new run"
+                )

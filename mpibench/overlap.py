@@ -1,0 +1,240 @@
+"""How much of an all-reduce does a layer's compute hide, up to which message size, and if not, why not?
+
+Times blocking MPI_Allreduce (B), MPI_Iallreduce with an immediate wait (N), the compute (C), both
+one after the other (S) and both overlapped (T), for a sweep of message sizes.
+"""
+
+import dataclasses
+import functools
+import os
+import shlex
+import sys
+import time
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import mpibench
+from mpibench import units
+from mpibench.collectives import COLLECTIVES
+from mpibench.engine import launcher
+from mpibench.engine.launcher import Launch
+from mpibench.errors import DONE, FINDING, UsageError
+from mpibench.kernels import KERNELS
+from mpibench.options import Common, build_parser, one_of, option, read_command, resolve, settings_text, some_of, switch
+from mpibench.present.entry import command, say
+from mpibench.progress import PROGRESS
+from mpibench.protocols import Cell
+from mpibench.registry import near_match
+
+if TYPE_CHECKING:
+    from mpibench.engine.results import Results
+    from mpibench.engine.runner import Store
+
+MODULE = "mpibench.overlap"
+ITEM_NBYTES = {"float32": 4, "float64": 8, "int32": 4, "int64": 8}
+
+
+@dataclasses.dataclass(frozen=True)
+class Config(Common):
+    """The options of the overlap benchmark, with the only defaults."""
+
+    sizes: tuple[int, ...] = option(
+        "1K:16M", units.parse_sizes, "message sizes: LO:HI[:xF], doubling by default, or a list", "SIZES"
+    )
+    compute: tuple[units.Compute, ...] = option(
+        "1ms",
+        units.parse_computes,
+        "compute per layer: a duration (calibrated), or n=512 (one GEMM of that order); a list sweeps",
+        "LIST",
+    )
+    kernel: str = option(
+        "gemm", KERNELS.check, "gemm, triad, delay (an emulated accelerator), or module:attribute", "NAME"
+    )
+    kernel_dtype: str = option("float32", one_of("float32", "float64"), "element type of the kernel", "TYPE")
+    collective: str = option("iallreduce", COLLECTIVES.check, "iallreduce or persistent", "NAME")
+    progress: tuple[str, ...] = option(
+        "none,poll", some_of(PROGRESS), "progress strategies, compared side by side", "LIST"
+    )
+    poll_interval: float = option("50us", units.parse_duration, "target time between tests", "TIME")
+    device: str = option("auto", one_of("auto", "cpu", "cuda"), "where the kernel runs: auto, cpu or cuda", "NAME")
+    buffers: str = option(
+        "auto", one_of("auto", "host", "staged", "device"), "what MPI is handed: auto, host, staged or device", "KIND"
+    )
+    dtype: str = option("float32", one_of(*ITEM_NBYTES), "element type of the messages", "TYPE")
+    in_place: bool = switch("reduce in place (MPI_IN_PLACE)")
+    thread_level: str = option(
+        "auto", one_of("auto", "single", "funneled", "serialized", "multiple"), "MPI thread level to ask for", "LEVEL"
+    )
+    explain: str = option("", str, "one case as a picture, after the run; with --resume from its samples alone", "CASE")
+
+    def __post_init__(self) -> None:
+        """Refuse what fits no single option.
+
+        Raises:
+            UsageError: names the flags.
+        """
+        if self.resume and self.output:
+            raise UsageError("--output: a resumed run stays in its directory; leave --output or --resume out")
+        for name, registry, words in (
+            ("kernel", KERNELS, (self.kernel,)),
+            ("collective", COLLECTIVES, (self.collective,)),
+            ("progress", PROGRESS, self.progress),
+        ):
+            for word in words:
+                try:
+                    registry.load(word)
+                except ValueError as error:
+                    raise UsageError(f"--{name} {word}: {error}") from error
+        if not getattr(KERNELS.load(self.kernel), "takes_order", True):
+            for compute in self.compute:
+                if compute.order is not None:
+                    raise UsageError(
+                        f"--compute {compute.label}: the order of a GEMM; {self.kernel} takes a duration, such as 1ms"
+                    )
+
+
+RESUMABLE = {
+    "budget",
+    "precision",
+    "iterations",
+    "watchdog",
+    "samples",
+    "quiet",
+    "color",
+    "explain",
+    "resume",
+    "dry_run",
+}
+"""Options that may change when a run goes on; all others belong to what was measured."""
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """The command. Returns the exit status."""
+    return command(functools.partial(run, argv=sys.argv[1:] if argv is None else argv))
+
+
+def run(launch: Launch, argv: Sequence[str]) -> int:
+    """Parse, then list, explain, plan or measure."""
+    parser = build_parser(Config, MODULE, __doc__ or "")
+    given = read_command(parser, Config, argv)
+    if "help" in given:
+        return say(launch, parser.format_help())
+    if "version" in given:
+        return say(launch, f"mpibench {mpibench.__version__}")
+    if "list" in given:
+        from mpibench.present.listing import plugins
+
+        return say(launch, plugins(KERNELS, COLLECTIVES, PROGRESS))
+    texts = resumed_settings(given) if given.get("resume") else given
+    config = resolve(Config, texts)
+    case = find_case(config) if config.explain else ""
+    if config.resume and case:
+        return explain(launch, Path(config.resume), case, config.color)
+    if config.dry_run:
+        from mpibench.present.dry_run import outlook
+
+        return say(launch, outlook(config, cells(config, {}, 4), launch))
+    return measure(launch, config, texts, case)
+
+
+def resumed_settings(given: dict[str, str]) -> dict[str, str]:
+    """The settings of the run to resume, with what may change taken from the command line.
+
+    Raises:
+        UsageError: if an option differs that belongs to what was measured.
+    """
+    from mpibench.records import read_run
+
+    kept = read_run(Path(given["resume"]))["settings"]
+    for name, text in given.items():
+        if name not in RESUMABLE and resolve(Config, {name: text}) != resolve(Config, {name: kept[name]}):
+            raise UsageError(f"--{name.replace('_', '-')} {text}: the run was begun with {kept[name]}; start a new run")
+    return {**kept, "explain": "", "dry_run": "false", "config": "", "output": "", **given}
+
+
+def cells(config: Config, steps: dict[str, int], standard: int) -> tuple[Cell, ...]:
+    """The cells of the sweep: every size under every compute.
+
+    Args:
+        config: the options.
+        steps: calibrated steps by compute label; 0 where not yet known.
+        standard: major version of the MPI standard; below 4 counts are 32 bits wide.
+    """
+    item = ITEM_NBYTES[config.dtype]
+    made: list[Cell] = []
+    for compute in config.compute:
+        for asked in config.sizes:
+            count = -(-asked // item)
+            fits = standard >= 4 or count < 1 << 31
+            skip = "" if fits else f"MPI {standard} counts to 2147483647; {count} elements would wrap around"
+            made.append(
+                Cell(
+                    len(made), config.collective, asked, count * item, count, config.dtype, config.in_place,
+                    config.kernel, compute.label, steps.get(compute.label, 0), skip,
+                )
+            )  # fmt: skip
+    return tuple(made)
+
+
+def find_case(config: Config) -> str:
+    """The full name of the case that `--explain` means: its name, or the parts of it that single it out.
+
+    Raises:
+        UsageError: if it means none, with the near match, or more than one.
+    """
+    from mpibench.engine.results import case_name
+
+    names = [case_name(cell, strategy) for cell in cells(config, {}, 4) for strategy in config.progress]
+    wanted = set(config.explain.split("-"))
+    found = [name for name in names if name == config.explain or wanted <= set(name.split("-"))]
+    if len(found) == 1 or config.explain in found:
+        return found[0] if len(found) == 1 else config.explain
+    told = ", ".join(found[:4]) + (", ..." if len(found) > 4 else "")
+    right = f"that is any of {told}" if found else near_match(config.explain, names)
+    raise UsageError(f"--explain {config.explain}: {right}")
+
+
+def explain(launch: Launch, directory: Path, case: str, color: str) -> int:
+    """The picture of a case from a run's samples; nothing is measured and MPI is not started."""
+    from mpibench.engine.results import evaluate
+    from mpibench.engine.runner import load
+    from mpibench.present.explain import picture
+
+    store, _ = load(directory)
+    records = evaluate(store.plan, store.history, store.facts).records
+    return say(launch, picture(next(record for record in records if record.case == case), store.facts))
+
+
+def measure(launch: Launch, config: Config, texts: dict[str, str], case: str) -> int:
+    """Start MPI, measure, and show the results on rank 0."""
+    began = time.monotonic()
+    level, reason = launcher.choose_thread_level(config.thread_level, launch, config.progress)
+    blas = launcher.limit_blas_threads(os.environ, launch)
+    from mpibench.engine.session import open_session
+    from mpibench.engine.sweep import Sweep
+    from mpibench.present.progress import ProgressLines
+
+    with open_session(launch, level, config.watchdog, MODULE) as session:
+        lines = ProgressLines(config.quiet)
+        if session.rank == 0:
+            lines.say(f"asking for thread level {level}: {reason}; BLAS threads {blas}")
+        sweep = Sweep(session, config, settings_text(Config, texts), functools.partial(cells, config), lines)
+        results = sweep.run(shlex.join(sys.orig_argv), lambda: time.monotonic() - began)
+    return finish(sweep.store, results, case, config) if results and sweep.store else DONE
+
+
+def finish(store: "Store", results: "Results", case: str, config: Config) -> int:
+    """Show the results; the exit status."""
+    from mpibench.present.explain import picture
+    from mpibench.present.table import closing_lines, print_results
+
+    print_results(results, store.facts, config.color)
+    if case:
+        print("\n" + picture(next(record for record in results.records if record.case == case), store.facts))
+    print("\n".join(closing_lines(results, store.directory.path, store.facts.ranks, MODULE)))
+    return FINDING if any(store.history.wrong.values()) else DONE
+
+
+if __name__ == "__main__":
+    sys.exit(main())

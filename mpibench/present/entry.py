@@ -1,0 +1,35 @@
+"""The frame of every command: what goes wrong is one line, told once however many ranks there are."""
+
+import os
+import sys
+import time
+from collections.abc import Callable
+
+from mpibench.engine.launcher import Launch, identify
+from mpibench.errors import MpibenchError
+
+_AFTER_RANK_0_S = 0.3
+_AFTER_RANK_0_OPEN_MPI_S = 1.0  # its mpirun drops what rank 0 says if another rank ends first
+
+
+def command(body: Callable[[Launch], int]) -> int:
+    """Run a command's body; its exit status, or that of the error it ended with, said in one line."""
+    launch = identify(os.environ)
+    try:
+        status = body(launch)
+        if launch.rank == 0:
+            sys.stdout.flush()
+        return status
+    except MpibenchError as error:
+        if launch.rank == 0:
+            print(f"mpibench: {error}", file=sys.stderr, flush=True)
+        elif not error.agreed:
+            time.sleep(_AFTER_RANK_0_OPEN_MPI_S if launch.open_mpi else _AFTER_RANK_0_S)
+        return error.status
+
+
+def say(launch: Launch, text: str) -> int:
+    """Print on rank 0 and end well."""
+    if launch.rank == 0:
+        print(text, flush=True)
+    return 0

@@ -1,0 +1,138 @@
+"""The results on stdout: a table of cases, the crossovers in sentences, and where the files lie."""
+
+import os
+import shlex
+import sys
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+
+from mpibench.engine.results import Crossover, Facts, Results
+from mpibench.protocols import Record
+from mpibench.units import approximate_bytes, format_bytes, format_duration
+
+_PLAIN_WIDTH = 132  # into a file nothing is wrapped
+_VERDICT_STYLES = {
+    "hidden": "green", "comm-bound": "cyan", "partly-hidden": "cyan", "unresolved": "yellow", "skipped": "dim",
+    "wrong-data": "bold red", "no-progress": "red", "blocking-start": "red", "contended": "red",
+}  # fmt: skip
+_LEGEND = (
+    "B blocking, N non-blocking alone, C compute alone, T both overlapped: medians ± half the 95 % interval. "
+    "overlap = (N + C - T) / min(N, C): 1 all hidden, 0 serial, below 0 worse; exposed = T - C, what the step still "
+    "pays. Every interval is in the CSV."
+)
+
+
+def print_results(results: Results, facts: Facts, color: str) -> None:
+    """Print the table, its legend and, for every compute and strategy, what it means."""
+    from rich.console import Console
+    from rich.table import Table
+    from rich.text import Text
+
+    console = Console(
+        file=sys.stdout, force_terminal={"always": True, "never": False}.get(color), no_color=color == "never" or None,
+        width=None if sys.stdout.isatty() or "COLUMNS" in os.environ else _PLAIN_WIDTH, highlight=False, emoji=False,
+        markup=False,
+    )  # fmt: skip
+    for crossover in results.crossovers[:: len({c.progress for c in results.crossovers})]:
+        mine = [r for r in results.records if r.cell.compute == crossover.cells[0].compute]
+        emulated = " (emulated accelerator)" if facts.emulated else ""
+        title = (
+            f"{mine[0].cell.collective} on {facts.ranks} ranks under {mine[0].cell.compute} of "
+            f"{mine[0].cell.kernel}{emulated}"
+        )
+        table = Table(title=title, title_justify="left", box=None, pad_edge=False, header_style="bold")
+        for name in ("size", "progress", "B", "N", "C", "T", "overlap [95 %]", "exposed [95 %]", "verdict"):
+            table.add_column(name, justify="left" if name in ("progress", "verdict") else "right", no_wrap=True)
+        for record in mine:
+            table.add_row(*_row(record), Text(record.verdict, style=_VERDICT_STYLES.get(record.verdict, "")))
+        console.print(table)
+        console.print()
+    console.print(_LEGEND)
+    for sentence in sentences(results, facts):
+        console.print(f"* {sentence}")
+
+
+def _row(record: Record) -> Iterator[str]:
+    figures = record.figures
+    yield format_bytes(record.cell.asked_nbytes)
+    yield record.progress
+    for name in ("allreduce", "nonblocking", "compute", "overlapped"):
+        yield (
+            _time(figures[f"{name}_s"], figures[f"{name}_lo_s"], figures[f"{name}_hi_s"])
+            if "overlap" in figures
+            else "-"
+        )
+    if "overlap" not in figures:
+        yield from ("-", "-")
+    else:
+        yield f"{figures['overlap']:.2f} [{figures['overlap_lo']:.2f}, {figures['overlap_hi']:.2f}]"
+        lo, hi = (format_duration(figures[f"exposed_{end}_s"]) for end in ("lo", "hi"))
+        yield f"{format_duration(figures['exposed_s'])} [{lo}, {hi}]"
+
+
+def _time(median: float, lo: float, hi: float) -> str:
+    spread = (hi - lo) / 2 / median if median else float("nan")
+    return f"{format_duration(median)} ±{spread:.0%}" if spread == spread else f"{format_duration(median)} ±?"
+
+
+def sentences(results: Results, facts: Facts) -> Iterator[str]:
+    """What the results mean, a sentence for each compute and strategy, with the commonest reason and advice."""
+    for crossover in results.crossovers:
+        records = [
+            record for record in results.records
+            if record.progress == crossover.progress and record.cell.compute == crossover.cells[0].compute
+        ]  # fmt: skip
+        yield f"{crossover.cells[0].compute}, {crossover.progress}: {_meaning(crossover)}. {_reason(records)}".strip()
+
+
+def _meaning(crossover: Crossover) -> str:
+    """The cover and the hidden point in words."""
+    cover, hidden = crossover.cover, crossover.hidden
+    smallest, largest = (format_bytes(crossover.cells[i].nbytes) for i in (0, -1))
+    covered = {
+        "found": f"compute covers messages up to {_interval(cover.nbytes, cover.lo, cover.hi)}",
+        "at-switch": f"compute covers messages up to {approximate_bytes(cover.nbytes or 0)}, {cover.note}",
+        "beyond": f"compute covers all messages up to {largest}, the largest measured",
+        "never": f"compute covers no message, not even {smallest}",
+        "unresolved": "whether compute covers the messages is unresolved",
+    }[cover.status]
+    whole = f"hides them up to {format_bytes(hidden.nbytes or 0)}"
+    hides = {
+        "found": whole + (f" (exposed from {format_bytes(hidden.hi)})" if hidden.hi else ""),
+        "beyond": whole + ", the largest measured",
+        "never": "hides none of them",
+        "unresolved": whole + " at least" if hidden.nbytes else "which of them are hidden is unresolved",
+    }[hidden.status]
+    note = f" ({hidden.note})" if hidden.note and hidden.status != "unresolved" else ""
+    return f"{covered}; {hides}{note}"
+
+
+def _interval(value: float | None, lo: float | None, hi: float | None) -> str:
+    ends = [approximate_bytes(end) if end is not None else "?" for end in (lo, hi)]
+    return f"{approximate_bytes(value or 0)} [{ends[0]}, {ends[1]}]"
+
+
+def _reason(records: Sequence[Record]) -> str:
+    """The commonest verdict other than hidden, with the evidence and the advice of its largest message."""
+    words = [record.verdict for record in records if record.verdict != "hidden"]
+    if not words:
+        return ""
+    commonest = max(dict.fromkeys(words), key=words.count)
+    example = [record for record in records if record.verdict == commonest][-1]
+    advice = f"; try: {example.advice}" if example.advice else ""
+    size = format_bytes(example.cell.asked_nbytes)
+    return f"{commonest} in {words.count(commonest)} of {len(records)} rows, at {size}: {example.evidence}{advice}."
+
+
+def closing_lines(results: Results, path: Path, ranks: int, module: str) -> Iterator[str]:
+    """The last lines: the files, and the exact lines to go on or to look further."""
+    unfinished = sum(record.status == "not-converged" for record in results.records)
+    if unfinished:
+        yield f"{unfinished} of {len(results.records)} rows did not reach the asked precision; to go on:"
+        yield f"  mpirun -n {ranks} python -m {module} --resume {shlex.quote(str(path))}"
+    measured = [record for record in results.records if "overlap" in record.figures]
+    if measured:
+        example = max(measured, key=lambda record: record.figures["exposed_s"])
+        yield "to see why one case reads as it does:"
+        yield f"  python -m {module} --resume {shlex.quote(str(path))} --explain {example.case}"
+    yield f"files: {path / 'overlap.csv'}, crossover.csv, samples.csv, ranks.csv, run.json"

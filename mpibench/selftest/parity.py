@@ -1,0 +1,264 @@
+"""Parity: what mpibench's hot loops cost above the same MPI calls from C, in one process.
+
+This side compiles the reference loops, starts the ranks under a timeout, and turns their blocks
+into rows, a table and parity.csv. It never imports MPI; `parity_worker` is what the ranks run.
+"""
+
+import csv
+import json
+import os
+import shlex
+import shutil
+import signal
+import subprocess
+import sys
+import tempfile
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from mpibench.analysis.statistics import Interval, median_interval
+from mpibench.errors import FAULT, FINDING, STUCK, DiskFault, EnvironmentRefused, MpibenchError, UsageError
+from mpibench.units import format_bytes, format_duration
+
+COLUMNS = ("nbytes", "operation", "c_s", "mpibench_s", "difference_s", "ratio", "ratio_lo", "ratio_hi")
+FILE = "parity.csv"
+SIZES = (8, 1 << 10, 1 << 16, 1 << 20, 4 << 20)  # bytes
+LEAST_PAIRS = 6  # fewer have no interval
+_TIMEOUT_S = 300  # the ranks stop by themselves long before
+_GRACE_S = 5  # mpirun may take so long to end its ranks
+_LARGE_NBYTES = 1 << 16
+_LARGE_RATIO, _LARGE_DIFFERENCE_S = 1.05, 2.5e-6  # from 64 KiB on; either will do
+_SMALL_NBYTES = 8
+_SMALL_DIFFERENCE_S = {"allreduce": 1.5e-6, "nonblocking": 2.5e-6, "persistent": 0.5e-6}
+
+
+class WrongData(MpibenchError):
+    """A result was wrong: there is no figure."""
+
+    status = FINDING
+
+
+class Stuck(MpibenchError):
+    """The ranks did not end in time."""
+
+    status = STUCK
+
+
+@dataclass(frozen=True)
+class Row:
+    """One message size and operation. The ratio and the difference are medians over pairs of blocks."""
+
+    nbytes: int  # message size
+    operation: str  # allreduce, nonblocking or persistent
+    c_s: float  # the C loop: median over its blocks
+    mpibench_s: float  # mpibench's loop: median over its blocks
+    difference: Interval  # mpibench - C, seconds
+    ratio: Interval  # mpibench / C
+
+
+def combine(nbytes: int, operation: str, c_s: Sequence[float], mpibench_s: Sequence[float]) -> Row:
+    """A row from the times of the blocks, seconds, pair by pair."""
+    pairs = list(zip(c_s, mpibench_s, strict=True))
+    return Row(
+        nbytes,
+        operation,
+        median_interval(c_s).median,
+        median_interval(mpibench_s).median,
+        median_interval([own - reference for reference, own in pairs]),
+        median_interval([own / reference for reference, own in pairs]),
+    )
+
+
+def judge(row: Row) -> str:
+    """Whether the row is within what parity aims at, with the aim."""
+    if row.nbytes >= _LARGE_NBYTES:
+        aim = f"ratio <= {_LARGE_RATIO} or {format_duration(_LARGE_DIFFERENCE_S)}"
+        within = row.ratio.median <= _LARGE_RATIO or row.difference.median <= _LARGE_DIFFERENCE_S
+    elif row.nbytes == _SMALL_NBYTES:
+        aim = f"<= {format_duration(_SMALL_DIFFERENCE_S[row.operation])}"
+        within = row.difference.median <= _SMALL_DIFFERENCE_S[row.operation]
+    else:
+        return "no limit"
+    return f"{'within' if within else 'beyond'} {aim}"
+
+
+def table(result: Mapping[str, Any], rows: Sequence[Row]) -> str:
+    """What was run and a line per row, for people."""
+    library = " ".join(result["library"].split(",")[0].split())
+    line = "{:>7}  {:<11}  {:>8}  {:>8}  {:>30}  {:>20}  {}"
+    lines = [
+        f"Parity: mpibench's hot loop against the same MPI calls from C, {result['ranks']} ranks, float32, sum",
+        f"{library}, thread level {result['thread_level']}, {result['pairs']} pairs of blocks in one process",
+        "",
+        line.format("message", "operation", "C", "mpibench", "difference [95 %]", "ratio [95 %]", "aim"),
+    ]
+    for row in rows:
+        difference = [format_duration(value) for value in row.difference]
+        lines.append(
+            line.format(
+                f"{format_bytes(row.nbytes)}{'' if row.nbytes >= 1024 else ' '}B",
+                row.operation,
+                format_duration(row.c_s),
+                format_duration(row.mpibench_s),
+                "{} [{}, {}]".format(*difference),
+                "{:.3f} [{:.3f}, {:.3f}]".format(*row.ratio),
+                judge(row),
+            )
+        )
+    return "\n".join(lines + [f"no persistent rows: {result['left_out']}"] * bool(result["left_out"]))
+
+
+def write_csv(directory: Path, rows: Sequence[Row]) -> None:
+    """Write parity.csv, which must not exist yet; the directory is made.
+
+    Raises:
+        DiskFault: if it cannot be written.
+    """
+    path = directory / FILE
+    try:
+        directory.mkdir(parents=True, exist_ok=True)
+        with path.open("x", newline="", encoding="utf-8") as file:
+            writer = csv.writer(file, lineterminator="\n")
+            writer.writerow(COLUMNS)
+            for row in rows:
+                times = (row.c_s, row.mpibench_s, row.difference.median)
+                figures = [f"{value:.6g}" for value in (*times, *row.ratio)]
+                writer.writerow([row.nbytes, row.operation, *figures])
+    except OSError as error:
+        raise DiskFault(f"{path}: {error.strerror}") from error
+
+
+def find_program(name: str, advice: str) -> str:
+    """A program of the environment that this Python runs in, else one on PATH.
+
+    Raises:
+        EnvironmentRefused: if there is none.
+    """
+    own = Path(sys.executable).parent  # not resolved: in a venv the link's own folder counts
+    found = shutil.which(name, path=f"{own}{os.pathsep}{os.environ.get('PATH', '')}")
+    if found is None:
+        raise EnvironmentRefused(f"no {name} beside {sys.executable} or on PATH: {advice}")
+    return found
+
+
+def compile_reference(target: Path) -> None:
+    """Compile reference.c as a shared library.
+
+    Raises:
+        EnvironmentRefused: without mpicc, or if it fails.
+    """
+    mpicc = find_program("mpicc", "install an MPI with its compiler wrapper, such as pip install mpich")
+    source = Path(__file__).with_name("reference.c")
+    command = [mpicc, "-O2", "-shared", "-fPIC", "-o", str(target), str(source)]
+    done = subprocess.run(command, capture_output=True, text=True, errors="replace")
+    if done.returncode:
+        said = (done.stderr or done.stdout).strip().splitlines() or ["no message"]
+        raise EnvironmentRefused(f"{mpicc} cannot compile {source.name} (status {done.returncode}): {said[0]}")
+
+
+def launch_command(launcher: str) -> list[str]:
+    """What starts the ranks: the user's launcher, or mpirun -n 2.
+
+    Raises:
+        UsageError: if the launcher is not a command.
+        EnvironmentRefused: if there is no such program.
+    """
+    if not launcher:
+        return [find_program("mpirun", 'install an MPI, or say what starts ranks here: --launcher "srun -n 2"'), "-n", "2"]
+    try:
+        program, *rest = shlex.split(launcher)
+    except ValueError:  # quotes that do not match, or nothing
+        raise UsageError(f'--launcher {launcher!r}: not a command, such as "srun --mpi=pmi2 -n 2"') from None
+    return [find_program(program, "it is what --launcher names"), *rest]
+
+
+def end_group(process: subprocess.Popen[bytes]) -> None:
+    """End the launcher, which ends its ranks; then whatever is left of its process group."""
+    for number in (signal.SIGTERM, signal.SIGKILL):
+        with suppress(ProcessLookupError):
+            os.killpg(process.pid, number)
+        with suppress(subprocess.TimeoutExpired):
+            process.wait(_GRACE_S)
+
+
+def run_ranks(command: Sequence[str], timeout_s: float) -> int:
+    """Run the launcher in a process group of its own, its messages on our stderr; its exit status.
+
+    Raises:
+        Stuck: if it runs longer than `timeout_s`.
+    """
+    process = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=2, start_new_session=True)
+    try:
+        return process.wait(timeout_s)
+    except subprocess.TimeoutExpired:
+        raise Stuck(f"stuck: {' '.join(command[:3])} ... did not end within {timeout_s:g} s and was ended") from None
+    finally:
+        if process.poll() is None:
+            end_group(process)
+
+
+def check_output(output: str) -> None:
+    """Refuse, before anything is measured, a directory that parity.csv cannot be written to.
+
+    Raises:
+        UsageError: if there is a parity.csv already, or no directory can be made and written there.
+    """
+    directory = Path(output).absolute()
+    if os.path.lexists(directory / FILE):
+        raise UsageError(f"--output {output}: it holds a {FILE} already; name another directory")
+    there = next(path for path in (directory, *directory.parents) if os.path.exists(path))
+    if not there.is_dir() or not os.access(there, os.W_OK | os.X_OK):
+        raise UsageError(f"--output {output}: {there} is not a directory that can be written; name another")
+
+
+def read_result(path: Path, status: int, command: Sequence[str]) -> dict[str, Any]:
+    """What the ranks measured.
+
+    Raises:
+        EnvironmentRefused: if they could not start, or refused.
+        WrongData: if a result was wrong.
+        MpibenchError: if a rank failed.
+    """
+    try:
+        result: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
+    except FileNotFoundError:
+        if status == STUCK:
+            raise Stuck("the ranks were stuck; what they were doing is above") from None
+        if status == FAULT:
+            raise MpibenchError("a rank failed; its traceback is above") from None
+        raise EnvironmentRefused(f"{' '.join(command)} ended with status {status} before anything was measured") from None
+    if "refused" in result:
+        raise EnvironmentRefused(result["refused"])
+    if "wrong" in result:
+        raise WrongData(result["wrong"])
+    if status:
+        raise MpibenchError(f"{' '.join(command)} ended with status {status} after measuring")
+    return result
+
+
+def run(pairs: int, output: str, launcher: str) -> str:
+    """Measure, write parity.csv if asked, and return the table.
+
+    Args:
+        pairs: pairs of blocks, at least 6.
+        output: directory of parity.csv; empty for none.
+        launcher: command that starts the ranks; empty for mpirun -n 2.
+
+    Raises:
+        MpibenchError: with the exit status that it ends the program with.
+    """
+    if output:
+        check_output(output)
+    command = launch_command(launcher)
+    with tempfile.TemporaryDirectory(prefix="mpibench-parity-") as folder:
+        library, raw = Path(folder) / "reference.so", Path(folder) / "result.json"
+        compile_reference(library)
+        worker = [sys.executable, "-m", "mpibench.selftest.parity_worker", str(library), str(raw), str(pairs)]
+        result = read_result(raw, run_ranks([*command, *worker], _TIMEOUT_S), command)
+    rows = [combine(**cell) for cell in result["cells"]]
+    if output:
+        write_csv(Path(output), rows)
+    return table(result, rows)
