@@ -216,23 +216,22 @@ def measure(launch: Launch, config: Config, texts: dict[str, str], case: str) ->
     from mpibench.present.progress import ProgressLines
 
     with open_session(launch, level, config.watchdog, MODULE) as session:
-        lines = ProgressLines(config.quiet)
-        if session.rank == 0:
-            lines.say(f"asking for thread level {level}: {reason}; BLAS threads {blas}")
+        lines = ProgressLines(config.quiet, f"thread level asked for: {level} ({reason}); BLAS threads {blas}")
         sweep = Sweep(session, config, settings_text(Config, texts), functools.partial(cells, config), lines)
         results = sweep.run(shlex.join(sys.orig_argv), lambda: time.monotonic() - began)
-    return finish(sweep.store, results, case, config) if results and sweep.store else DONE
+    return finish(launch, sweep.store, results, case, config) if results and sweep.store else DONE
 
 
-def finish(store: "Store", results: "Results", case: str, config: Config) -> int:
+def finish(launch: Launch, store: "Store", results: "Results", case: str, config: Config) -> int:
     """Show the results; the exit status."""
     from mpibench.present.explain import picture
     from mpibench.present.table import closing_lines, print_results
 
     print_results(results, store.facts, config.color)
     if case:
-        print("\n" + picture(next(record for record in results.records if record.case == case), store.facts))
-    print("\n".join(closing_lines(results, store.directory.path, store.facts.ranks, MODULE)))
+        record = next(record for record in results.records if record.case == case)
+        say(launch, f"\n{picture(record, store.facts)}")
+    say(launch, "\n".join(closing_lines(results, store.directory.path, store.facts.ranks, MODULE)))
     return FINDING if any(store.history.wrong.values()) else DONE
 
 

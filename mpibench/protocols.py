@@ -6,8 +6,9 @@ and bytes. Imports nothing of the project and neither MPI nor numpy at run time.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
+from time import perf_counter_ns
 from typing import Any, Protocol
 
 # The phases of a cell, in the words of samples.csv. B, N, C, S and T in docs/overlap.md.
@@ -98,13 +99,15 @@ class Kernel(Protocol):
 class Marks:
     """Time stamps of one phase, written between clock reads and copied out afterwards.
 
-    One object per session, allocated once; nanoseconds of the session's clock.
+    Args:
+        quantum: steps between two tests.
+        clock: tells nanoseconds; a test moves one by hand.
     """
 
-    __slots__ = ("begin", "computed", "end", "quantum", "started", "test_ns", "tests")
+    __slots__ = ("begin", "clock", "computed", "end", "quantum", "started", "test_ns", "tests")
 
-    def __init__(self, quantum: int = 1) -> None:
-        self.quantum = quantum  # steps between two tests
+    def __init__(self, quantum: int = 1, clock: Callable[[], int] = perf_counter_ns) -> None:
+        self.quantum, self.clock = quantum, clock
         self.reset()
 
     def reset(self) -> None:

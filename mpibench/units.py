@@ -71,7 +71,7 @@ def parse_duration(text: str) -> float:
     """
     match = _DURATION.fullmatch(text.strip())
     if not match:
-        if _PLAIN.fullmatch(text.strip()):
+        if _PLAIN.fullmatch(text.strip()) and float(text):
             raise ValueError(f"a duration needs its unit (ns, us, ms or s), such as {text}ms")
         raise ValueError("a duration is a number and its unit (ns, us, ms or s), such as 1ms")
     seconds = float(match[1]) * _SECONDS[match[2]]

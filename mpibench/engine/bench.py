@@ -47,7 +47,7 @@ class Measured:
     ranks: list[tuple[Any, ...]]  # rows of ranks.csv
     rank_samples: list[tuple[Any, ...]]  # rows of rank_samples.csv; empty unless asked for
     wrong: int  # elements, over all ranks and phases
-    seconds: float  # that it took
+    seconds: float  # that its iterations took, preambles and checks included
 
 
 class Bench:
@@ -87,18 +87,18 @@ class Bench:
         Raises:
             Unsupported: on all ranks, if the MPI library lacks the collective.
         """
-        began = perf_counter_ns()
-        go_on = self._until(began + visit.share_s * 1e9)
+        go_on = self._until(perf_counter_ns() + visit.share_s * 1e9)
         load = self._loads[cell.compute]
         self._buffers.select(cell.count)
         hot_stamps = {}
         if cell.index not in self._prepared:
             self._prepare(cell, load, go_on)
-            if hot:
+            if hot and go_on():
                 hot_stamps = self._hot_loops(cell)
         phases = self._prepared[cell.index][1]
         marks = Marks(load.quantum)
         order = orders(len(phases), visit.iterations, f"{self._seed}-{cell.index}-{visit.number}")
+        began = perf_counter_ns()
         out = np.zeros((visit.iterations, len(phases), measure.FIELDS), dtype=np.int64)
         done = measure.measure(
             phases, order, first_round=self._round, preamble=lambda: load.preamble.launch().finish(),

@@ -37,7 +37,7 @@ def measure(
         keep_going: asked before every iteration but the first; all ranks must get the same answer.
         cpu_wait: nanoseconds that this thread was runnable but not running so far.
         beat: told (iteration, phase) before every phase: a sign of life.
-        marks: the stamps' place.
+        marks: the stamps' place, and the clock.
         out: int64 array, (iterations, phases, FIELDS), written in place.
     """
     collecting = gc.isenabled()

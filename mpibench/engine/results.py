@@ -112,7 +112,7 @@ def _record(plan: Plan, history: History, facts: Facts, cell: Cell, progress: st
     figures["nonblocking_hot_s"] = history.hot_median(same, NONBLOCKING_HOT)
     figures["wrong"] = 0
     status, why = _status(plan, history, cell, figures)
-    return Record(name, cell, progress, status, notes=tuple(notes + [why] if why else notes), figures=figures)
+    return Record(name, cell, progress, status, notes=tuple([*notes, why] if why else notes), figures=figures)
 
 
 def _notes(facts: Facts, cell: Cell) -> Iterator[str]:

@@ -4,9 +4,10 @@ import os
 import sys
 import time
 from collections.abc import Callable
+from typing import TextIO
 
 from mpibench.engine.launcher import Launch, identify
-from mpibench.errors import MpibenchError
+from mpibench.errors import DONE, MpibenchError
 
 _AFTER_RANK_0_S = 0.3
 _AFTER_RANK_0_OPEN_MPI_S = 1.0  # its mpirun drops what rank 0 says if another rank ends first
@@ -28,8 +29,8 @@ def command(body: Callable[[Launch], int]) -> int:
         return error.status
 
 
-def say(launch: Launch, text: str) -> int:
-    """Print on rank 0 and end well."""
+def say(launch: Launch, text: str, stream: TextIO | None = None) -> int:
+    """Print on rank 0, on stdout unless told, and end well."""
     if launch.rank == 0:
-        print(text, flush=True)
-    return 0
+        print(text, file=stream or sys.stdout, flush=True)
+    return DONE

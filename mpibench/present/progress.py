@@ -12,10 +12,15 @@ from mpibench.units import format_duration
 
 
 class ProgressLines:
-    """A line per pass; nothing if quiet. Plain, for a launcher's terminal may be a file and the reverse."""
+    """A line per pass; nothing if quiet. Plain, for a launcher's terminal may be a file and the reverse.
 
-    def __init__(self, quiet: bool) -> None:
-        self._quiet = quiet
+    Args:
+        quiet: warnings only.
+        choices: what was chosen before MPI started, and why; said when the run begins.
+    """
+
+    def __init__(self, quiet: bool, choices: str) -> None:
+        self._quiet, self._choices = quiet, choices
 
     def pass_done(self, number: int, cells: int, finished: int, elapsed_s: float, budget_s: float) -> None:
         """A pass is over: how many cells need no more, and where the time stands."""
@@ -32,6 +37,7 @@ class ProgressLines:
     ) -> None:
         """What is going to be measured; the warnings even if quiet, for they could mislead."""
         cells = len(plan.cells)
+        self.say(self._choices)
         self.say(
             f"{facts.ranks} ranks on {facts.nodes} host(s), thread level {facts.thread_level}, {facts.blas_threads} "
             f"BLAS thread(s) a rank; {cells} cells of {len(plan.names)} phases; files in {path}"

@@ -12,7 +12,7 @@ from mpibench.errors import DONE, SIGNALLED, MpibenchError, UsageError
 from mpibench.options import near_flag
 
 _FLAGS = ("--parity", "--output", "--launcher", "--help")
-_USAGE = "usage: python -m mpibench.selftest --parity [--output DIR] [--launcher COMMAND]; --parity is what exists now"
+_USAGE = "usage: python -m mpibench.selftest --parity [--output DIR] [--launcher COMMAND]; --parity is what exists now\n"
 _LEAST_PAIRS = 6  # fewer have no interval
 
 
@@ -35,9 +35,8 @@ def _parser() -> argparse.ArgumentParser:
     )
     parser.add_argument("--parity", action="store_true", help="mpibench's hot loops against the same MPI calls from C")
     parser.add_argument("--output", metavar="DIR", default="", help="write DIR/parity.csv")
-    parser.add_argument(
-        "--launcher", metavar="COMMAND", default="", help='starts the ranks, such as "srun --mpi=pmi2 -n 2" (default mpirun -n 2)'
-    )  # fmt: skip
+    launcher = 'what starts the ranks, such as "srun --mpi=pmi2 -n 2" (default mpirun -n 2)'
+    parser.add_argument("--launcher", metavar="COMMAND", default="", help=launcher)
     parser.add_argument("--pairs", type=_parse_pairs, default=40, help=argparse.SUPPRESS)
     return parser
 
@@ -51,14 +50,16 @@ def run(argv: Sequence[str]) -> int:
     options, extra = _parser().parse_known_args(argv)
     if extra:
         word = extra[0].split("=")[0]
-        raise UsageError(f"{extra[0]}: " + (near_flag(word, _FLAGS) if word.startswith("-") else "not a flag or its value"))
+        wrong = near_flag(word, _FLAGS) if word.startswith("-") else "not a flag or its value"
+        raise UsageError(f"{extra[0]}: {wrong}")
     if not options.parity:
-        print(_USAGE, file=sys.stderr)
+        sys.stderr.write(_USAGE)
         return UsageError.status
     from mpibench.selftest import parity  # late: it imports numpy
 
     report = parity.run(options.pairs, options.output, options.launcher)
-    print(report)
+    sys.stdout.write(report + "\n")
+    sys.stdout.flush()  # here, so that a reader who left shows here
     return DONE
 
 
@@ -68,7 +69,7 @@ def main() -> int:
     try:
         return run(sys.argv[1:])
     except MpibenchError as error:
-        print(f"mpibench: {error}", file=sys.stderr)
+        sys.stderr.write(f"mpibench: {error}\n")
         return error.status
     except KeyboardInterrupt:
         return SIGNALLED + signal.SIGINT

@@ -112,14 +112,13 @@ def table(result: Mapping[str, Any], rows: Sequence[Row]) -> str:
 
 
 def write_csv(directory: Path, rows: Sequence[Row]) -> None:
-    """Write parity.csv, which must not exist yet; the directory is made.
+    """Write parity.csv, which must not exist yet.
 
     Raises:
         DiskFault: if it cannot be written.
     """
     path = directory / FILE
     try:
-        directory.mkdir(parents=True, exist_ok=True)
         with path.open("x", newline="", encoding="utf-8") as file:
             writer = csv.writer(file, lineterminator="\n")
             writer.writerow(COLUMNS)
@@ -153,10 +152,11 @@ def compile_reference(target: Path) -> None:
     mpicc = find_program("mpicc", "install an MPI with its compiler wrapper, such as pip install mpich")
     source = Path(__file__).with_name("reference.c")
     command = [mpicc, "-O2", "-shared", "-fPIC", "-o", str(target), str(source)]
-    done = subprocess.run(command, capture_output=True, text=True, errors="replace")
+    done = subprocess.run(command, check=False, capture_output=True, text=True, errors="replace")
     if done.returncode:
-        said = (done.stderr or done.stdout).strip().splitlines() or ["no message"]
-        raise EnvironmentRefused(f"{mpicc} cannot compile {source.name} (status {done.returncode}): {said[0]}")
+        said = done.stderr.splitlines() or ["no message"]
+        reason = next((line for line in said if "error" in line), said[0])
+        raise EnvironmentRefused(f"{mpicc} cannot compile {source.name} (status {done.returncode}): {reason}")
 
 
 def launch_command(launcher: str) -> list[str]:
@@ -167,7 +167,7 @@ def launch_command(launcher: str) -> list[str]:
         EnvironmentRefused: if there is no such program.
     """
     if not launcher:
-        return [find_program("mpirun", 'install an MPI, or say what starts ranks here: --launcher "srun -n 2"'), "-n", "2"]
+        return [find_program("mpirun", 'install an MPI, or say what starts ranks: --launcher "srun -n 2"'), "-n", "2"]
     try:
         program, *rest = shlex.split(launcher)
     except ValueError:  # quotes that do not match, or nothing
@@ -200,18 +200,22 @@ def run_ranks(command: Sequence[str], timeout_s: float) -> int:
             end_group(process)
 
 
-def check_output(output: str) -> None:
-    """Refuse, before anything is measured, a directory that parity.csv cannot be written to.
+def prepare_output(output: str) -> Path:
+    """Make the directory of parity.csv, before anything is measured.
 
     Raises:
-        UsageError: if there is a parity.csv already, or no directory can be made and written there.
+        UsageError: if it holds one already, or cannot be made and written.
     """
-    directory = Path(output).absolute()
+    directory = Path(output)
     if os.path.lexists(directory / FILE):
         raise UsageError(f"--output {output}: it holds a {FILE} already; name another directory")
-    there = next(path for path in (directory, *directory.parents) if os.path.exists(path))
-    if not there.is_dir() or not os.access(there, os.W_OK | os.X_OK):
-        raise UsageError(f"--output {output}: {there} is not a directory that can be written; name another")
+    try:
+        directory.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise UsageError(f"--output {output}: {error.strerror}; name a directory that can be written") from None
+    if not os.access(directory, os.W_OK | os.X_OK):
+        raise UsageError(f"--output {output}: not writable; name a directory that can be written")
+    return directory
 
 
 def read_result(path: Path, status: int, command: Sequence[str]) -> dict[str, Any]:
@@ -222,6 +226,7 @@ def read_result(path: Path, status: int, command: Sequence[str]) -> dict[str, An
         WrongData: if a result was wrong.
         MpibenchError: if a rank failed.
     """
+    started = " ".join(command)
     try:
         result: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
     except FileNotFoundError:
@@ -229,13 +234,13 @@ def read_result(path: Path, status: int, command: Sequence[str]) -> dict[str, An
             raise Stuck("the ranks were stuck; what they were doing is above") from None
         if status == FAULT:
             raise MpibenchError("a rank failed; its traceback is above") from None
-        raise EnvironmentRefused(f"{' '.join(command)} ended with status {status} before anything was measured") from None
+        raise EnvironmentRefused(f"{started} ended with status {status} before anything was measured") from None
     if "refused" in result:
         raise EnvironmentRefused(result["refused"])
     if "wrong" in result:
         raise WrongData(result["wrong"])
     if status:
-        raise MpibenchError(f"{' '.join(command)} ended with status {status} after measuring")
+        raise MpibenchError(f"{started} ended with status {status} after measuring")
     return result
 
 
@@ -250,15 +255,14 @@ def run(pairs: int, output: str, launcher: str) -> str:
     Raises:
         MpibenchError: with the exit status that it ends the program with.
     """
-    if output:
-        check_output(output)
     command = launch_command(launcher)
     with tempfile.TemporaryDirectory(prefix="mpibench-parity-") as folder:
         library, raw = Path(folder) / "reference.so", Path(folder) / "result.json"
         compile_reference(library)
+        directory = prepare_output(output) if output else None
         worker = [sys.executable, "-m", "mpibench.selftest.parity_worker", str(library), str(raw), str(pairs)]
         result = read_result(raw, run_ranks([*command, *worker], _TIMEOUT_S), command)
     rows = [combine(**cell) for cell in result["cells"]]
-    if output:
-        write_csv(Path(output), rows)
+    if directory:
+        write_csv(directory, rows)
     return table(result, rows)

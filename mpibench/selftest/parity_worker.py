@@ -90,7 +90,7 @@ def c_loop(function: Any, *arguments: Any) -> Loop:
 
 
 def own_loop(phase: Phase, comm: Any, marks: Marks) -> Loop:
-    """mpibench's hot loop."""
+    """The hot loop of mpibench."""
     return lambda begin, end: measure_hot(phase, sync=comm.Barrier, marks=marks, begin=begin, end=end)
 
 
@@ -100,7 +100,8 @@ def build_cells(session: Session, buffers: Buffers, library: ctypes.CDLL, operat
     Raises:
         Unsupported: if the MPI library lacks it.
     """
-    address, marks, cells = session.mpi._addressof, Marks(), []
+    address, marks = session.mpi._addressof, Marks()
+    cells: list[Cell] = []
     comm = ctypes.c_void_p(address(session.comm))
     for nbytes in SIZES:
         count = nbytes // _ITEM_NBYTES
@@ -111,7 +112,7 @@ def build_cells(session: Session, buffers: Buffers, library: ctypes.CDLL, operat
         if operation == "persistent":
             transfer = collective.start()
             transfer.wait()
-            arguments = [comm, ctypes.c_void_p(address(transfer.request))]
+            arguments: list[Any] = [comm, ctypes.c_void_p(address(transfer.request))]
         else:
             arrays = [ctypes.c_void_p(array.ctypes.data) for array in (buffers.send_array, buffers.receive_array)]
             arguments = [comm, *arrays, ctypes.c_int(count)]
