@@ -19,7 +19,8 @@ def main() -> int:
     if sys.argv[1:] == ["--version"]:
         return say(launch, f"mpibench {mpibench.__version__}")
     if sys.argv[1:] not in ([], ["--help"], ["-h"]):
-        say(launch, f"mpibench: {sys.argv[1]}: not a flag; name a module, such as python -m mpibench.overlap", sys.stderr)
+        text = f"mpibench: {sys.argv[1]}: not a flag; name a module, such as python -m mpibench.overlap"
+        say(launch, text, sys.stderr)
         return USAGE
     lines = ["benchmarks, under a launcher: mpirun -n RANKS python -m mpibench.NAME [--help]"]
     lines += [_line(name) for name in BENCHMARKS]

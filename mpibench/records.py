@@ -140,7 +140,7 @@ class RunDirectory:
 
     def keep_only(self, samples: Any) -> None:
         """Let the record hold just the visits of `samples`, as read: drops what did not arrive whole."""
-        kept = {(str(cell), str(visit)) for cell, visit in zip(samples["cell"].tolist(), samples["visit"].tolist(), strict=True)}
+        kept = {(str(cell), str(visit)) for cell, visit in samples[["cell", "visit"]].tolist()}
         self._replace("samples.csv", ",".join(SAMPLE_COLUMNS) + "\n" + _lines(samples.tolist()))
         for name, columns in (("ranks.csv", RANK_COLUMNS), ("rank_samples.csv", RANK_SAMPLE_COLUMNS)):
             path = self.path / name
@@ -215,7 +215,8 @@ def _parse_sample(row: Sequence[str]) -> tuple[Any, ...] | None:
         return None
     try:
         return tuple(
-            value if name in _TEXT else int(value) if value else ABSENT for name, value in zip(SAMPLE_COLUMNS, row, strict=True)
+            value if name in _TEXT else int(value) if value else ABSENT
+            for name, value in zip(SAMPLE_COLUMNS, row, strict=True)
         )
     except ValueError:
         return None

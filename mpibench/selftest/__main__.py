@@ -12,7 +12,9 @@ from mpibench.errors import DONE, SIGNALLED, MpibenchError, UsageError
 from mpibench.options import near_flag
 
 _FLAGS = ("--parity", "--output", "--launcher", "--help")
-_USAGE = "usage: python -m mpibench.selftest --parity [--output DIR] [--launcher COMMAND]; --parity is what exists now\n"
+_USAGE = (
+    "usage: python -m mpibench.selftest --parity [--output DIR] [--launcher COMMAND]; --parity is what exists now\n"
+)
 _LEAST_PAIRS = 6  # fewer have no interval
 
 
