@@ -9,11 +9,12 @@ import re
 from typing import NamedTuple
 
 _NUMBER = r"(\d+(?:\.\d+)?|\.\d+)"
-_BYTES = re.compile(_NUMBER + r"\s*([KMG]?)(?:I?B)?", re.IGNORECASE | re.ASCII)
+_BYTES = re.compile(_NUMBER + r"\s*(?:([KMG])(?:I?B)?|B)?", re.IGNORECASE | re.ASCII)
 _DURATION = re.compile(_NUMBER + r"\s*(ns|us|ms|s)", re.ASCII)
 _PLAIN = re.compile(_NUMBER, re.ASCII)
 _FACTORS = {"": 1, "K": 1 << 10, "M": 1 << 20, "G": 1 << 30}
 _SECONDS = {"ns": 1e-9, "us": 1e-6, "ms": 1e-3, "s": 1.0}
+_MOST_NBYTES = (1 << 63) - 1  # MPI's and numpy's counts are signed
 _MOST_SIZES = 10_000  # more cells than any budget can visit: a typing error
 
 
@@ -38,13 +39,18 @@ def parse_bytes(text: str) -> int:
     Raises:
         ValueError: if it is no such number, or not a whole number of bytes.
     """
-    match = _BYTES.fullmatch(text.strip())
+    match = _BYTES.fullmatch(text)
     if not match:
         raise ValueError("a size is a number of bytes with an optional K, M or G, such as 64K")
-    nbytes = float(match[1]) * _FACTORS[match[2].upper()]
-    if nbytes != int(nbytes):
-        raise ValueError(f"{nbytes:g} is not a whole number of bytes")
-    return int(nbytes)
+    whole, _, decimals = match[1].partition(".")
+    # In integers: a float would round sizes past 2^53.
+    scale: int = 10 ** len(decimals)
+    nbytes, rest = divmod(int(whole + decimals) * _FACTORS[(match[2] or "").upper()], scale)
+    if rest:
+        raise ValueError(f"{text} is not a whole number of bytes")
+    if nbytes > _MOST_NBYTES:
+        raise ValueError("a size is below 2^63 bytes, such as 64K")
+    return nbytes
 
 
 def format_bytes(nbytes: int) -> str:
@@ -75,8 +81,8 @@ def parse_duration(text: str) -> float:
             raise ValueError(f"a duration needs its unit (ns, us, ms or s), such as {text}ms")
         raise ValueError("a duration is a number and its unit (ns, us, ms or s), such as 1ms")
     seconds = float(match[1]) * _SECONDS[match[2]]
-    if seconds <= 0:
-        raise ValueError("a duration is more than zero, such as 1ms")
+    if not 0 < seconds < float("inf"):
+        raise ValueError("a duration is more than zero and finite, such as 1ms")
     return seconds
 
 
@@ -160,13 +166,15 @@ def _parse_size_range(text: str) -> tuple[int, ...]:
         if factor <= 1.0:
             raise ValueError("the step of a range is x and a factor over 1, such as x4")
     sizes = [low]
-    exact = low * factor
+    exact = min(low * factor, high)
+    steps = 0
     while round(exact) < high:
         if round(exact) > sizes[-1]:
             sizes.append(round(exact))
-        if len(sizes) > _MOST_SIZES:
+        steps += 1  # a factor next to 1 takes many steps to the next whole size
+        if steps > _MOST_SIZES:
             raise ValueError(f"that is over {_MOST_SIZES} sizes; use a larger factor")
-        exact *= factor
+        exact = min(exact * factor, high)
     return tuple(sizes if sizes[-1] == high else [*sizes, high])
 
 

@@ -3,6 +3,7 @@
 import os
 import shlex
 import sys
+import textwrap
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
@@ -10,7 +11,8 @@ from mpibench.engine.results import Crossover, Facts, Results
 from mpibench.protocols import Record
 from mpibench.units import approximate_bytes, format_bytes, format_duration
 
-_PLAIN_WIDTH = 132  # into a file nothing is wrapped
+_PLAIN_WIDTH = 200  # into a file nothing is cut; text is wrapped at _TEXT_WIDTH
+_TEXT_WIDTH = 110
 _VERDICT_STYLES = {
     "hidden": "green", "comm-bound": "cyan", "partly-hidden": "cyan", "unresolved": "yellow", "skipped": "dim",
     "wrong-data": "bold red", "no-progress": "red", "blocking-start": "red", "contended": "red",
@@ -47,9 +49,10 @@ def print_results(results: Results, facts: Facts, color: str) -> None:
             table.add_row(*_row(record), Text(record.verdict, style=_VERDICT_STYLES.get(record.verdict, "")))
         console.print(table)
         console.print()
-    console.print(_LEGEND)
-    for sentence in sentences(results, facts):
-        console.print(f"* {sentence}")
+    width = min(_TEXT_WIDTH, console.width)
+    console.print(textwrap.fill(_LEGEND, width))
+    for sentence in sentences(results):
+        console.print(textwrap.fill(f"* {sentence}", width, subsequent_indent="  "))
 
 
 def _row(record: Record) -> Iterator[str]:
@@ -75,7 +78,7 @@ def _time(median: float, lo: float, hi: float) -> str:
     return f"{format_duration(median)} ±{spread:.0%}" if spread == spread else f"{format_duration(median)} ±?"
 
 
-def sentences(results: Results, facts: Facts) -> Iterator[str]:
+def sentences(results: Results) -> Iterator[str]:
     """What the results mean, a sentence for each compute and strategy, with the commonest reason and advice."""
     for crossover in results.crossovers:
         records = [

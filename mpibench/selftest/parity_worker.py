@@ -77,6 +77,17 @@ def load_reference(path: str, mpi: Any) -> ctypes.CDLL:
     return library
 
 
+def refuse_oversubscription(session: Session) -> None:
+    """Refuse ranks that wait for each other's core: one call would take a time slice, or seconds.
+
+    Raises:
+        EnvironmentRefused: if any host has more ranks than cores; on every rank alike.
+    """
+    if session.oversubscribed:
+        cores = len(session.hosts[0].cores)
+        raise EnvironmentRefused(f"parity needs a core per rank: {session.ranks} ranks, {cores} cores for rank 0")
+
+
 def c_loop(function: Any, *arguments: Any) -> Loop:
     """A loop of reference.c on these leading arguments."""
 
@@ -206,6 +217,7 @@ def main(library_path: str, result_path: str, pairs: str) -> None:
         return
     try:
         with session:
+            session.everywhere(lambda: refuse_oversubscription(session))
             library = session.everywhere(lambda: load_reference(library_path, session.mpi))
             result = measure(session, library, int(pairs))
     except EnvironmentRefused as error:
