@@ -11,7 +11,6 @@ import shlex
 import sys
 import time
 from collections.abc import Sequence
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 import mpibench
@@ -24,12 +23,14 @@ from mpibench.kernels import KERNELS
 from mpibench.options import Common, build_parser, one_of, option, read_command, resolve, settings_text, some_of, switch
 from mpibench.present.entry import command, say
 from mpibench.progress import PROGRESS
-from mpibench.protocols import Cell
 from mpibench.registry import near_match
 
-if TYPE_CHECKING:
+if TYPE_CHECKING:  # what only measuring needs is imported there: --help is quick
+    from pathlib import Path
+
     from mpibench.engine.results import Results
     from mpibench.engine.runner import Store
+    from mpibench.protocols import Cell
 
 MODULE = "mpibench.overlap"
 ITEM_NBYTES = {"float32": 4, "float64": 8, "int32": 4, "int64": 8}
@@ -130,6 +131,8 @@ def run(launch: Launch, argv: Sequence[str]) -> int:
     config = resolve(Config, texts)
     case = find_case(config) if config.explain else ""
     if config.resume and case:
+        from pathlib import Path
+
         return explain(launch, Path(config.resume), case, config.color)
     if config.dry_run:
         from mpibench.present.dry_run import outlook
@@ -144,6 +147,8 @@ def resumed_settings(given: dict[str, str]) -> dict[str, str]:
     Raises:
         UsageError: if an option differs that belongs to what was measured.
     """
+    from pathlib import Path
+
     from mpibench.records import read_run
 
     kept = read_run(Path(given["resume"]))["settings"]
@@ -153,7 +158,7 @@ def resumed_settings(given: dict[str, str]) -> dict[str, str]:
     return {**kept, "explain": "", "dry_run": "false", "config": "", "output": "", **given}
 
 
-def cells(config: Config, steps: dict[str, int], standard: int) -> tuple[Cell, ...]:
+def cells(config: Config, steps: dict[str, int], standard: int) -> "tuple[Cell, ...]":
     """The cells of the sweep: every size under every compute.
 
     Args:
@@ -161,6 +166,8 @@ def cells(config: Config, steps: dict[str, int], standard: int) -> tuple[Cell, .
         steps: calibrated steps by compute label; 0 where not yet known.
         standard: major version of the MPI standard; below 4 counts are 32 bits wide.
     """
+    from mpibench.protocols import Cell
+
     item = ITEM_NBYTES[config.dtype]
     made: list[Cell] = []
     for compute in config.compute:
@@ -195,7 +202,7 @@ def find_case(config: Config) -> str:
     raise UsageError(f"--explain {config.explain}: {right}")
 
 
-def explain(launch: Launch, directory: Path, case: str, color: str) -> int:
+def explain(launch: Launch, directory: "Path", case: str, color: str) -> int:
     """The picture of a case from a run's samples; nothing is measured and MPI is not started."""
     from mpibench.engine.results import evaluate
     from mpibench.engine.runner import load

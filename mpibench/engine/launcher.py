@@ -6,9 +6,8 @@ imported, and a usage error must be printed once. Pure functions of the environm
 
 import os
 import re
-import shutil
 from collections.abc import Mapping, MutableMapping
-from dataclasses import dataclass
+from typing import NamedTuple
 
 from mpibench.errors import EnvironmentRefused
 
@@ -19,8 +18,7 @@ _LOCAL_RANKS = ("MPI_LOCALNRANKS", "OMPI_COMM_WORLD_LOCAL_SIZE")
 BLAS_VARIABLES = ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS", "BLIS_NUM_THREADS")
 
 
-@dataclass(frozen=True)
-class Launch:
+class Launch(NamedTuple):
     """This process as the launcher sees it."""
 
     rank: int  # in the job; 0 where nothing tells
@@ -106,6 +104,8 @@ def refuse_single_rank(ranks: int, launch: Launch, library: str, module: str) ->
     if ranks > 1:
         return
     if launch.ranks > 1:
+        import shutil
+
         found = [
             program
             for folder in os.environ.get("PATH", "").split(os.pathsep)

@@ -15,8 +15,8 @@ from mpibench.units import Compute
 _PREAMBLE_S = 2e-3  # at most
 
 
-def open_device(asked: str, kernel: type[Kernel], local_rank: int) -> Device:
-    """The device for `--device`; an emulated kernel needs none, and `auto` takes a GPU where there is one.
+def open_device(asked: str, kernel: type[Kernel], session: Session) -> Device:
+    """The device for `--device`; an emulated kernel needs none, and `auto` takes GPUs where every rank has one.
 
     Raises:
         EnvironmentRefused: if `cuda` is asked for and cannot be had.
@@ -29,7 +29,7 @@ def open_device(asked: str, kernel: type[Kernel], local_rank: int) -> Device:
     if asked == "cpu" or kernel.emulated:
         return HostDevice()
     try:
-        return open_cuda(local_rank)
+        return session.everywhere(lambda: open_cuda(session.launch.local_rank))
     except EnvironmentRefused:
         if asked == "cuda":
             raise

@@ -74,7 +74,7 @@ class Sweep:
         """
         session, config = self._session, self._config
         self._refuse_too_large()
-        device = session.everywhere(lambda: setup.open_device(config.device, self._kernel, session.launch.local_rank))
+        device = setup.open_device(config.device, self._kernel, session)
         kind = setup.choose_buffers(config.buffers, device)
         path, known = session.on_root(self._open)
         self._set_guard(path)
@@ -150,7 +150,7 @@ class Sweep:
         return Facts(
             session.ranks, session.nodes, session.thread_level, session.oversubscribed, blas_threads(os.environ),
             device.name, kind, self._config.poll_interval, session.common_clock,
-            self._kernel.device_driven, self._kernel.emulated,
+            self._kernel.device_driven or device.name == "cuda", self._kernel.emulated,
         )  # fmt: skip
 
     def _begin(self, plan: Plan, facts: Facts, calibrations: dict[str, Calibration], command: str) -> None:

@@ -234,7 +234,7 @@ def read_result(path: Path, status: int, command: Sequence[str]) -> dict[str, An
             raise Stuck("the ranks were stuck; what they were doing is above") from None
         if status == FAULT:
             raise MpibenchError("a rank failed; its traceback is above") from None
-        raise EnvironmentRefused(f"{started} ended with status {status} before anything was measured") from None
+        raise EnvironmentRefused(f"{started} left no result (status {status}); its own message is above") from None
     if "refused" in result:
         raise EnvironmentRefused(result["refused"])
     if "wrong" in result:

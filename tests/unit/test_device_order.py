@@ -395,6 +395,15 @@ def test_release_frees_what_the_collective_made() -> None:
     assert bench.log[-1] == "mpi free"
 
 
+@pytest.mark.parametrize("in_place", [False, True])
+def test_fill_poisons_what_a_copy_left_out_would_leave(in_place: bool) -> None:
+    bench = Bench(staged=True, in_place=in_place)
+    assert bench.run("N") == 0
+    bench.buffers.fill(2)
+    for name in ("host_send", "host_receive"):
+        assert set(getattr(bench.buffers, name)) == {-1.0}
+
+
 def test_staged_buffers_on_the_cpu() -> None:
     device: Any = HostDevice()
     buffers, staged = StagedBuffers(device, MPI, COUNT, "int64", 0, RANKS, False), Staged(Iallreduce(), device)
