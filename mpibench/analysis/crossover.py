@@ -113,7 +113,9 @@ def hidden_point(sizes: Sequence[int], classes: Sequence[str]) -> Hidden:
     hidden = [n for n, c in zip(sizes, classes, strict=True) if c == HIDDEN]
     exposed = [n for n, c in zip(sizes, classes, strict=True) if c == EXPOSED]
     if not hidden:
-        return Hidden(NEVER if sizes and len(exposed) == len(sizes) else UNRESOLVED)
+        if exposed and len(exposed) == len(sizes):
+            return Hidden(NEVER)
+        return Hidden(UNRESOLVED, note=f"{len(exposed)} of {len(sizes)} sizes are exposed, the others unresolved")
     top, bottom = hidden[-1], hidden[0]
     larger = [n for n in exposed if n > top]
     notes = []

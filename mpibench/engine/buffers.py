@@ -6,6 +6,8 @@ in whatever order the library adds. It differs between elements, ranks and round
 buffers are poisoned before every operation.
 """
 
+import functools
+import operator
 from typing import Any
 
 from mpibench.errors import UsageError
@@ -88,6 +90,15 @@ class Buffers:
         self._whole_receive = device.allocate(count, dtype)
         self._whole_send = None if in_place else device.allocate(count, dtype)
         self.select(count)
+
+    @property
+    def alignment_nbytes(self) -> int | None:
+        """The largest power of two that divides the addresses of the buffers; None on a device."""
+        if not hasattr(self.receive_array, "ctypes"):
+            return None
+        whole = (self._whole_receive, self._whole_send)
+        together = functools.reduce(operator.or_, (array.ctypes.data for array in whole if array is not None))
+        return int(together & -together)
 
     def select(self, count: int) -> None:
         """Let `send` and `receive` be messages of `count` elements."""

@@ -53,6 +53,7 @@ def describe(session: Session) -> dict[str, Any]:
     """What run.json keeps of the environment."""
     return {
         "versions": versions(session),
+        "mpi_library": session.mpi.Get_library_version().rstrip("\0").splitlines(),
         "platform": platform.platform(),
         "hosts": host_table(session),
         "clock": {"common": session.common_clock, "resolution_ns": clock_step_ns()},

@@ -73,6 +73,9 @@ def next_visit(plan: Plan, history: History, elapsed_s: float) -> Visit | None:
     cost = history.seconds_per_iteration(cell)
     if cost is not None:
         iterations = max(1, int(min(iterations, share_s / cost)))
+    block = block_length(len(plan.names))
+    if iterations > block:
+        iterations -= iterations % block  # only whole blocks are balanced
     return Visit(cell, history.visits(cell), iterations, share_s)
 
 

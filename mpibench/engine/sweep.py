@@ -87,6 +87,8 @@ class Sweep:
         buffers, collective = setup.make_buffers(
             kind, device, session, collective_class, count=self._largest(), dtype=config.dtype, in_place=config.in_place
         )
+        if self.store is not None:
+            self.store.run["buffer_alignment_nbytes"] = buffers.alignment_nbytes
         strategies = {name: PROGRESS.load(name)() for name in config.progress}
         bench = Bench(
             session, buffers, loads, collective, strategies, plan.names,

@@ -25,7 +25,8 @@ def _lines(record: Record, facts: Facts) -> Iterator[str]:
     if "overlap" not in figures:
         yield f"{record.verdict}: {record.evidence}"
         return
-    scale = _WIDTH / max(figures["overlapped_s"], figures["sequential_s"], figures["nonblocking_s"])
+    longest = max(figures[f"{name}_s"] for name in ("compute", "nonblocking", "sequential", "overlapped"))
+    scale = _WIDTH / longest
     test = figures["test_s"]
     compute = figures["during_s"] - test
     serial = _bar(scale, ("#", figures["compute_s"]), ("B", figures["sequential_s"] - figures["compute_s"]))

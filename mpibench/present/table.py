@@ -104,9 +104,9 @@ def _meaning(crossover: Crossover) -> str:
         "found": whole + (f" (exposed from {format_bytes(hidden.hi)})" if hidden.hi else ""),
         "beyond": whole + ", the largest measured",
         "never": "hides none of them",
-        "unresolved": whole + " at least" if hidden.nbytes else "which of them are hidden is unresolved",
+        "unresolved": whole + " at least" if hidden.nbytes else "it is seen to hide none",
     }[hidden.status]
-    note = f" ({hidden.note})" if hidden.note and hidden.status != "unresolved" else ""
+    note = f" ({hidden.note})" if hidden.note else ""
     return f"{covered}; {hides}{note}"
 
 
