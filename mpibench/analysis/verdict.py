@@ -66,7 +66,7 @@ def judge(
 
 def _decided(figures: Mapping[str, float], hidden_class: str, progress: str, others: Sequence[str]) -> Verdict:
     """The verdict where the figures are clear enough to have one."""
-    little = hidden_class != HIDDEN and figures["overlap_hi"] < _LITTLE
+    little = figures["overlap_hi"] < _LITTLE
     if little and figures["wait_share"] >= _MOST:
         advice = "progress the collective while computing" + (
             ": --progress poll" if progress == "none" and "poll" not in others
@@ -80,7 +80,7 @@ def _decided(figures: Mapping[str, float], hidden_class: str, progress: str, oth
             f"{figures['start_share']:.0%} of the collective's time was spent in the call that starts it",
             "the library does its work in the start: another algorithm, or larger messages less often",
         )
-    if hidden_class != HIDDEN and figures["compute_slowdown"] > _SLOWED:
+    if figures["compute_slowdown"] > _SLOWED:
         added = (figures["compute_slowdown"] - 1) * figures["compute_s"]
         if added >= _MOST * figures["exposed_s"]:
             return Verdict(
