@@ -115,7 +115,8 @@ def hidden_point(sizes: Sequence[int], classes: Sequence[str]) -> Hidden:
     if not hidden:
         if exposed and len(exposed) == len(sizes):
             return Hidden(NEVER)
-        return Hidden(UNRESOLVED, note=f"{len(exposed)} of {len(sizes)} sizes are exposed, the others unresolved")
+        seen = f"{len(exposed)} of {len(sizes)} sizes are exposed, the others unresolved" if exposed else ""
+        return Hidden(UNRESOLVED, note=seen)
     top, bottom = hidden[-1], hidden[0]
     larger = [n for n in exposed if n > top]
     notes = []

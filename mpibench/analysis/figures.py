@@ -74,15 +74,19 @@ def case_figures(
         "outliers": outlier_count(t),
         "slowest_rank": int(np.bincount(overlapped.slowest.astype(int)).argmax()),
     }
-    for part in ("start", "during", "test", "tests", "wait"):
-        name = part if part == "tests" else f"{part}_s"
-        figures[name] = median(getattr(overlapped, part))
-    for part in ("start", "test", "wait"):
-        figures[f"{part}_share"] = median(getattr(overlapped, part) / n)
     figures["exposed_share"] = median((t - c) / n)
     figures["cpu_wait_share"] = max(
         median(phase.cpu_wait / phase.span) for phase in (allreduce, nonblocking, compute, sequential, overlapped)
     )
+    return figures | _parts(overlapped, n)
+
+
+def _parts(overlapped: Times, nonblocking: Any) -> dict[str, float]:
+    """The parts of T in seconds, and of some their share of N."""
+    figures = {f"{part}_s": median(getattr(overlapped, part)) for part in ("start", "during", "test", "wait")}
+    figures["tests"] = median(overlapped.tests)
+    for part in ("start", "test", "wait"):
+        figures[f"{part}_share"] = median(getattr(overlapped, part) / nonblocking)
     return figures
 
 

@@ -45,7 +45,7 @@ def judge(
     if figures["cpu_wait_share"] > CORE_SHARE:
         return Verdict(
             UNRESOLVED_VERDICT,
-            f"a rank waited for a core during {figures['cpu_wait_share']:.0%} of a phase: overlap cannot be told "
+            f"a rank waited for a core for {figures['cpu_wait_share']:.2f} of a phase's time: overlap cannot be told "
             "from time slices",
             "use at most as many ranks as cores (on two cores: mpirun -n 2), or an idle machine",
             WAITED_NOTE,

@@ -14,15 +14,15 @@ import numpy as np
 
 from mpibench.engine import measure
 from mpibench.engine.buffers import Buffers
-from mpibench.engine.clocks import spans
 from mpibench.engine.device import Compute
+from mpibench.engine.fold import Measured, Where, fold
 from mpibench.engine.order import orders
 from mpibench.engine.phases import PhaseName, build_phases
 from mpibench.engine.plan import Visit
 from mpibench.engine.session import Session
 from mpibench.errors import Unsupported
 from mpibench.protocols import ALLREDUCE_HOT, NONBLOCKING_HOT, Cell, Collective, Kernel, Marks, Phase, Progress
-from mpibench.records import ABSENT, SAMPLE_COLUMNS, SAMPLE_DTYPE
+from mpibench.records import ABSENT
 
 _WARM_UP_CALLS = 10  # of each operation: MPICH changes its algorithm after 5
 _HOT_CALLS, _HOT_NS = 1000, 100_000_000
@@ -37,17 +37,6 @@ class Load:
     compute: Compute  # the timed steps
     preamble: Compute  # untimed, before every phase
     quantum: int  # steps between two tests
-
-
-@dataclass(frozen=True)
-class Measured:
-    """A visit as rank 0 has it after gathering."""
-
-    samples: Any  # of records.SAMPLE_DTYPE, hot loops included
-    ranks: list[tuple[Any, ...]]  # rows of ranks.csv
-    rank_samples: list[tuple[Any, ...]]  # rows of rank_samples.csv; empty unless asked for
-    wrong: int  # elements, over all ranks and phases
-    seconds: float  # that its iterations took, preambles and checks included
 
 
 class Bench:
@@ -112,7 +101,10 @@ class Bench:
         hot_every = {name: self._gather(stamps) for name, stamps in hot_stamps.items()}
         if every is None:
             return None
-        return self._fold(cell.index, visit.number, every, hot_every, (perf_counter_ns() - began) * 1e-9)
+        seconds = (perf_counter_ns() - began) * 1e-9
+        hosts = [host.name for host in self._session.hosts]
+        where = Where(cell.index, visit.number, hosts, self._session.common_clock)
+        return fold(where, self._names, every, hot_every, seconds, self._keep_ranks)
 
     def _until(self, deadline_ns: float) -> Callable[[], bool]:
         """Asks rank 0 whether the time is not over; the same answer on all ranks."""
@@ -181,69 +173,11 @@ class Bench:
         self._session.control.Gather(np.ascontiguousarray(own), every)
         return every
 
-    def _fold(self, cell: int, number: int, every: Any, hot: Mapping[str, Any], seconds: float) -> Measured:
-        """From all ranks' stamps to the rows of the files."""
-        samples, ranks, rank_samples, wrong = [], [], [], 0
-        parts = [((name, ""), stamps[:, :, 0]) for name, stamps in hot.items()]
-        parts += [(name, every[:, :, index]) for index, name in enumerate(self._names)]
-        for name, stamps in parts:
-            samples.append(self._samples(cell, number, name, stamps))
-            ranks += self._rank_rows(cell, number, name, stamps)
-            wrong += int(stamps[..., measure.WRONG].sum())
-            if self._keep_ranks:
-                rank_samples += _rank_sample_rows(cell, number, name, stamps)
-        timed = np.concatenate(samples[len(hot) :])
-        timed = timed[np.lexsort((timed["position"], timed["iteration"]))]  # in the order in which they ran
-        return Measured(np.concatenate([*samples[: len(hot)], timed]), ranks, rank_samples, wrong, seconds)
-
-    def _samples(self, cell: int, number: int, name: PhaseName, stamps: Any) -> Any:
-        """Rows of samples.csv for one phase from stamps (ranks, iterations, FIELDS)."""
-        iterations = stamps.shape[1]
-        rows = np.full(iterations, ABSENT, dtype=[(c, SAMPLE_DTYPE[c]) for c in SAMPLE_COLUMNS])
-        span = spans(stamps[..., measure.BEGIN], stamps[..., measure.END], self._session.common_clock)
-        slowest = stamps[span.slowest, np.arange(iterations)]
-        rows["cell"], rows["visit"], rows["iteration"] = cell, number, np.arange(iterations)
-        rows["phase"], rows["progress"] = name
-        rows["span_ns"], rows["skew_ns"], rows["slowest_rank"] = span
-        rows["position"] = slowest[:, measure.POSITION]
-        for column, field in _PARTS.items():
-            rows[column] = slowest[:, field]
-        rows["cpu_wait_ns"] = stamps[..., measure.CPU_WAIT].max(axis=0)
-        return rows
-
-    def _rank_rows(self, cell: int, number: int, name: PhaseName, stamps: Any) -> list[tuple[Any, ...]]:
-        """Rows of ranks.csv for one phase."""
-        medians = np.median(stamps[..., measure.END] - stamps[..., measure.BEGIN], axis=1)
-        waits = np.median(stamps[..., measure.WAIT], axis=1)
-        return [
-            (cell, number, rank, host.name, *name, stamps.shape[1], int(medians[rank]), int(waits[rank]))
-            for rank, host in enumerate(self._session.hosts)
-        ]
-
     def release(self) -> None:
         """Free what the collectives hold."""
         for collective, _ in self._prepared.values():
             collective.release()
         self._prepared.clear()
-
-
-_PARTS = {
-    "start_ns": measure.START,
-    "during_ns": measure.DURING,
-    "test_ns": measure.TEST,
-    "tests": measure.TESTS,
-    "wait_ns": measure.WAIT,
-}
-
-
-def _rank_sample_rows(cell: int, number: int, name: PhaseName, stamps: Any) -> list[tuple[Any, ...]]:
-    """Rows of rank_samples.csv for one phase."""
-    fields = (measure.BEGIN, measure.END, *_PARTS.values(), measure.CPU_WAIT)
-    return [
-        (cell, number, iteration, *name, rank, *stamps[rank, iteration, fields].tolist())
-        for iteration in range(stamps.shape[1])
-        for rank in range(stamps.shape[0])
-    ]
 
 
 def cpu_wait_clock() -> Callable[[], int]:

@@ -11,8 +11,9 @@ from functools import partial
 from pathlib import Path
 from typing import Any, Protocol
 
-from mpibench.engine.bench import Bench, Measured
+from mpibench.engine.bench import Bench
 from mpibench.engine.calibrate import Calibration
+from mpibench.engine.fold import Measured
 from mpibench.engine.history import History
 from mpibench.engine.plan import Plan, Visit, next_visit, outcome
 from mpibench.engine.results import Facts, Results, crossover_row, evaluate, overlap_row

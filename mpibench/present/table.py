@@ -104,7 +104,11 @@ def _meaning(crossover: Crossover) -> str:
         "found": whole + (f" (exposed from {format_bytes(hidden.hi)})" if hidden.hi else ""),
         "beyond": whole + ", the largest measured",
         "never": "hides none of them",
-        "unresolved": whole + " at least" if hidden.nbytes else "it is seen to hide none",
+        "unresolved": whole + " at least"
+        if hidden.nbytes
+        else "it is seen to hide none"
+        if hidden.note
+        else "what it hides is unresolved",
     }[hidden.status]
     note = f" ({hidden.note})" if hidden.note else ""
     return f"{covered}; {hides}{note}"
