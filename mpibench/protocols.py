@@ -35,12 +35,12 @@ class Work(Protocol):
 
 
 class Transfer(Protocol):
-    """Communication that has been begun."""
+    """Communication that has been begun. The verbs are spelled as in mpi4py: a request is one as it is."""
 
-    def test(self) -> bool:
+    def Test(self) -> bool:
         """Give the library a chance to progress; True once complete. Must not block."""
 
-    def wait(self) -> None:
+    def Wait(self) -> None:
         """Return when complete: the receive buffer holds the result, the send buffer is free."""
 
 

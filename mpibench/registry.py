@@ -13,7 +13,7 @@ from typing import Any
 def near_match(word: str, known: Iterable[str]) -> str:
     """The words that would be right, the nearest first: 'did you mean gemm? (gemm, triad)'."""
     names = list(known)
-    near = difflib.get_close_matches(word, names, n=1, cutoff=0.5)
+    near = difflib.get_close_matches(word, names, n=1)
     listed = ", ".join(names)
     return f"did you mean {near[0]}? (one of {listed})" if near else f"one of {listed}"
 

@@ -7,8 +7,9 @@ often implement it as a non-blocking collective in disguise.
 
 from typing import Any
 
-from mpibench.collectives.iallreduce import Iallreduce, RequestTransfer
+from mpibench.collectives.iallreduce import Iallreduce
 from mpibench.errors import Unsupported
+from mpibench.protocols import Transfer
 
 
 class Persistent(Iallreduce):
@@ -22,16 +23,17 @@ class Persistent(Iallreduce):
         """
         super().prepare(comm, buffers)
         try:
-            self._transfer.request = comm.Allreduce_init(self._send, self._receive)
+            request = self._request = comm.Allreduce_init(buffers.send, buffers.receive)
         except NotImplementedError:
             raise Unsupported("this MPI library has no MPI_Allreduce_init (it is MPI-4)") from None
-        self._start = self._transfer.request.Start
+        start = request.Start
 
-    def start(self) -> RequestTransfer:
-        """MPI_Start."""
-        self._start()
-        return self._transfer
+        def start_again() -> Transfer:
+            start()
+            return request  # type: ignore[no-any-return]
+
+        self.start = start_again
 
     def release(self) -> None:
         """Free the persistent request."""
-        self._transfer.request.Free()
+        self._request.Free()

@@ -107,8 +107,12 @@ class Buffers:
         self._specify(self.send_array, self.receive_array, count)
 
     def _specify(self, send: Any, receive: Any, count: int) -> None:
-        self.receive = [receive, count, self._datatype]
-        self.send = self._mpi.IN_PLACE if self.in_place else [send, count, self._datatype]
+        self.receive = self._message(receive, count)
+        self.send = self._mpi.IN_PLACE if self.in_place else self._message(send, count)
+
+    def _message(self, array: Any, count: int) -> list[Any]:
+        """mpi4py's form of a message that is parsed fastest: a buffer, its elements, their datatype."""
+        return [self._mpi.buffer.frombuffer(array), count, self._datatype]
 
     def fill(self, round_: int) -> None:
         """This rank's values into what is sent, poison into what is received; complete on return."""

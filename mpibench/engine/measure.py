@@ -1,7 +1,8 @@
 """The measuring loop. Knows phases, a sync, an order; no names, files, options or printing."""
 
 import gc
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from typing import Any
 
 from mpibench.protocols import Marks, Phase
@@ -13,6 +14,19 @@ FIELDS = 10
 ABSENT = -1
 
 
+@contextmanager
+def _without_collection() -> Iterator[None]:
+    """No garbage collection inside; also a decorator."""
+    collecting = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if collecting:
+            gc.enable()
+
+
+@_without_collection()
 def measure(
     phases: Sequence[Phase],
     order: Sequence[Sequence[int]],
@@ -40,31 +54,26 @@ def measure(
         marks: the stamps' place, and the clock.
         out: int64 array, (iterations, phases, FIELDS), written in place.
     """
-    collecting = gc.isenabled()
-    gc.disable()
-    try:
-        for iteration, row in enumerate(order):
-            if iteration and not keep_going():
-                return iteration
-            for position, index in enumerate(row):
-                phase = phases[index]
-                round_ = first_round + iteration * len(phases) + position
-                beat(iteration, index)
-                phase.prepare(round_)
-                marks.reset()
-                preamble()
-                sync()
-                waited = cpu_wait()
-                phase.run(marks)
-                waited = cpu_wait() - waited
-                sync()
-                out[iteration, index] = (*_parts(marks), waited, position, phase.check(round_))
-        return len(order)
-    finally:
-        if collecting:
-            gc.enable()
+    for iteration, row in enumerate(order):
+        if iteration and not keep_going():
+            return iteration
+        for position, index in enumerate(row):
+            phase = phases[index]
+            round_ = first_round + iteration * len(phases) + position
+            beat(iteration, index)
+            phase.prepare(round_)
+            marks.reset()
+            preamble()
+            sync()
+            waited = cpu_wait()
+            phase.run(marks)
+            waited = cpu_wait() - waited
+            sync()
+            out[iteration, index] = (*_parts(marks), waited, position, phase.check(round_))
+    return len(order)
 
 
+@_without_collection()
 def measure_hot(phase: Phase, *, sync: Callable[[], None], marks: Marks, begin: Any, end: Any) -> None:
     """The hot loop of OSU and IMB: a barrier and the phase, again and again, nothing in between.
 

@@ -25,11 +25,11 @@ from mpibench.protocols import (
 class Nothing:
     """The Transfer of no communication: gives C."""
 
-    def test(self) -> bool:
+    def Test(self) -> bool:
         """Always complete."""
         return True
 
-    def wait(self) -> None:
+    def Wait(self) -> None:
         """Returns at once."""
 
 
@@ -66,7 +66,7 @@ class Nonblocking(_Communicating):
         marks.begin = clock()
         transfer = start()
         marks.started = clock()
-        transfer.wait()
+        transfer.Wait()
         marks.end = clock()
 
 
@@ -129,7 +129,7 @@ class Overlapped(_Communicating):
         work = launch()
         drive(work, transfer, marks)
         marks.computed = clock()
-        transfer.wait()
+        transfer.Wait()
         marks.end = clock()
 
 

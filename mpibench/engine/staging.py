@@ -71,7 +71,7 @@ class StagedTransfer:
         self._is_copied = self._copy_out()
         self._stage = _COPYING_OUT
 
-    def test(self) -> bool:
+    def Test(self) -> bool:
         """Begin the next part if the one in flight is complete; True once the result is on the device."""
         stage = self._stage
         if stage == _COPYING_OUT:
@@ -79,21 +79,21 @@ class StagedTransfer:
                 self._host = self._reduce()
                 self._stage = _REDUCING
         elif stage == _REDUCING:
-            if self._host.test():
+            if self._host.Test():
                 self._begin_copy_in()
         elif stage == _COPYING_IN and self._is_copied():
             self._stage = _COMPLETE
         return self._stage == _COMPLETE
 
-    def wait(self) -> None:
+    def Wait(self) -> None:
         """Drive what is left to the end; the result is on the device on return."""
         while self._stage == _COPYING_OUT:
-            self.test()
+            self.Test()
         if self._stage == _REDUCING:
-            self._host.wait()
+            self._host.Wait()
             self._begin_copy_in()
         while self._stage == _COPYING_IN:
-            self.test()
+            self.Test()
 
     def _begin_copy_in(self) -> None:
         self._is_copied = self._copy_in()

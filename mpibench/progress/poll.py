@@ -13,7 +13,7 @@ class Poll:
 
     def drive(self, work: Work, transfer: Transfer, marks: Marks) -> None:
         """Run `work` to its end in quanta of `marks.quantum` steps, with a test between them."""
-        quantum, advance, test, clock = marks.quantum, work.advance, transfer.test, marks.clock
+        quantum, advance, test, clock = marks.quantum, work.advance, transfer.Test, marks.clock
         spent = tests = 0
         complete = False
         while not advance(quantum):

@@ -6,7 +6,6 @@ or the reason why there are none.
 """
 
 import ctypes
-import gc
 import json
 import os
 import sys
@@ -21,6 +20,7 @@ import numpy as np
 from mpibench.collectives.iallreduce import Iallreduce
 from mpibench.collectives.persistent import Persistent
 from mpibench.engine.buffers import Buffers
+from mpibench.engine.clocks import spans
 from mpibench.engine.device import HostDevice
 from mpibench.engine.launcher import identify
 from mpibench.engine.measure import measure_hot
@@ -121,9 +121,9 @@ def build_cells(session: Session, buffers: Buffers, library: ctypes.CDLL, operat
         collective.prepare(session.comm, buffers)
         phase = (Blocking if operation == "allreduce" else Nonblocking)(collective, buffers, False)
         if operation == "persistent":
-            transfer = collective.start()
-            transfer.wait()
-            arguments: list[Any] = [comm, ctypes.c_void_p(address(transfer.request))]
+            request: Any = collective.start()
+            request.Wait()
+            arguments: list[Any] = [comm, ctypes.c_void_p(address(request))]
         else:
             arrays = [ctypes.c_void_p(array.ctypes.data) for array in (buffers.send_array, buffers.receive_array)]
             arguments = [comm, *arrays, ctypes.c_int(count)]
@@ -134,7 +134,9 @@ def build_cells(session: Session, buffers: Buffers, library: ctypes.CDLL, operat
 
 
 def run_block(session: Session, buffers: Buffers, cell: Cell, side: str, round_: int) -> float:
-    """One block, checked; rank 0 gets the median over its calls of the slowest rank's time, in seconds.
+    """One block, checked; rank 0 gets the median of its calls' times in seconds.
+
+    Both sides are timed as mpibench times a phase: from the last rank's start to the last rank's end.
 
     Raises:
         WrongData: on every rank, if the last call of the block left a wrong result on any.
@@ -151,8 +153,11 @@ def run_block(session: Session, buffers: Buffers, cell: Cell, side: str, round_:
             raise WrongData(f"wrong data: {cell.name}, {side} loop, rank {session.rank}: {wrong} wrong elements")
 
     session.everywhere(check)
-    durations = session.control.gather(end - begin)
-    return float(np.median(np.max(durations, axis=0))) * 1e-9 if session.rank == 0 else 0.0
+    every = session.control.gather((begin, end))
+    if every is None:
+        return 0.0
+    stamps = np.array(every)
+    return float(np.median(spans(stamps[:, 0], stamps[:, 1], session.common_clock).span)) * 1e-9
 
 
 def warm_up(session: Session, buffers: Buffers, cell: Cell) -> None:
@@ -185,7 +190,6 @@ def measure(session: Session, library: ctypes.CDLL, pairs: int) -> dict[str, Any
     buffers = Buffers(HostDevice(), session.mpi, count, _DTYPE, session.rank, session.ranks, in_place=False)
     cells: list[Cell] = []
     left_out = ""
-    gc.disable()  # as in mpibench's phases
     try:
         cells += build_cells(session, buffers, library, "allreduce")
         cells += build_cells(session, buffers, library, "nonblocking")
@@ -197,7 +201,6 @@ def measure(session: Session, library: ctypes.CDLL, pairs: int) -> dict[str, Any
     finally:
         for cell in cells:
             cell.collective.release()  # a persistent request must be gone before MPI_Finalize
-        gc.enable()
     told = {"library": session.library, "thread_level": session.thread_level, "ranks": session.ranks}
     blocks = [
         {"nbytes": c.nbytes, "operation": c.operation, "c_s": c.blocks["c"], "mpibench_s": c.blocks["mpibench"]}

@@ -16,7 +16,14 @@ import numpy as np
 
 NOT_READY = 600
 IN_PLACE = "in place"
-MPI = SimpleNamespace(IN_PLACE=IN_PLACE, FLOAT="float32", DOUBLE="float64", INT32_T="int32", INT64_T="int64")
+MPI = SimpleNamespace(
+    IN_PLACE=IN_PLACE,
+    buffer=SimpleNamespace(frombuffer=lambda array: array),
+    FLOAT="float32",
+    DOUBLE="float64",
+    INT32_T="int32",
+    INT64_T="int64",
+)
 
 
 def raw(value: Any) -> Any:
@@ -274,14 +281,14 @@ class Request:
         self._read = self._send.copy()
         self._tests_left = self._comm.tests
 
-    def Test(self) -> bool:  # noqa: N802
+    def Test(self) -> bool:
         self._comm.log.append("mpi test")
         self._tests_left -= 1
         if self._tests_left == 0:
             self.complete()
         return self._tests_left < 0
 
-    def Wait(self) -> None:  # noqa: N802
+    def Wait(self) -> None:
         self._comm.log.append("mpi wait")
         if self._tests_left >= 0:
             self.complete()

@@ -190,7 +190,7 @@ def test_a_fault_of_the_device_is_raised_not_waited_for() -> None:
     work = bench.compute.launch()
     transfer = bench.collective.start()
     bench.cupy.cuda.fault = 700
-    for ask in (lambda: work.advance(1), transfer.test, transfer.wait):
+    for ask in (lambda: work.advance(1), transfer.Test, transfer.Wait):
         with pytest.raises(FaultError):
             ask()
 
@@ -326,23 +326,23 @@ def test_a_staged_transfer_moves_on_only_when_the_part_before_is_complete() -> N
     bench.log.clear()
     copies = bench.streams[2]
     transfer = bench.collective.start()
-    assert not any(transfer.test() for _ in range(20))
+    assert not any(transfer.Test() for _ in range(20))
     assert "mpi start" not in bench.log
     copies.advance(2)
     assert bench.log[-1] == COPY_OUT, "copied, but its event has not fired"
-    assert not transfer.test()
+    assert not transfer.Test()
     assert "mpi start" not in bench.log
     copies.advance()
-    assert not transfer.test()
+    assert not transfer.Test()
     assert bench.log[-1] == "mpi start"
-    assert [transfer.test(), transfer.test()] == [False, False]
+    assert [transfer.Test(), transfer.Test()] == [False, False]
     assert bench.log[-3:] == ["mpi test", "mpi test", "mpi complete"]
-    assert not any(transfer.test() for _ in range(20))
+    assert not any(transfer.Test() for _ in range(20))
     assert COPY_IN not in bench.log
     assert set(raw(bench.buffers.receive_array)) == {-1.0}
     copies.advance(2)
-    assert transfer.test()
-    transfer.wait()
+    assert transfer.Test()
+    transfer.Wait()
     assert "mpi wait" not in bench.log
     assert bench.buffers.count_wrong(1) == 0
 
@@ -356,8 +356,8 @@ def test_wait_takes_up_a_staged_transfer_wherever_it_is(tests: int, in_place: bo
         bench.log.clear()
         transfer = bench.collective.start()
         for _ in range(tests):
-            transfer.test()
-        transfer.wait()
+            transfer.Test()
+        transfer.Wait()
         assert in_order(bench.log, COPY_OUT, "mpi start", "mpi complete", COPY_IN)
         assert [bench.log.count(entry) for entry in (COPY_OUT, "mpi start", "mpi complete", COPY_IN)] == [1] * 4
         assert bench.buffers.count_wrong(round_) == 0
@@ -375,9 +375,9 @@ def test_a_staged_transfer_is_not_started_before_it_was_waited_for() -> None:
     transfer = bench.collective.start()
     with pytest.raises(RuntimeError, match="before it was waited for"):
         bench.collective.start()
-    transfer.wait()
+    transfer.Wait()
     assert bench.log.count(COPY_OUT) == 1
-    bench.collective.start().wait()
+    bench.collective.start().Wait()
 
 
 def test_staged_blocking_returns_with_the_result_on_the_device() -> None:
@@ -409,7 +409,7 @@ def test_staged_buffers_on_the_cpu() -> None:
     buffers, staged = StagedBuffers(device, MPI, COUNT, "int64", 0, RANKS, False), Staged(Iallreduce(), device)
     staged.prepare(Comm([], RANKS), buffers)
     buffers.fill(3)
-    staged.start().wait()
+    staged.start().Wait()
     assert buffers.count_wrong(3) == 0
 
 
@@ -423,21 +423,21 @@ class StartsBeforeTheEvent(StagedTransfer):
 
 
 class CopiesInBeforeComplete(StagedTransfer):
-    def test(self) -> bool:
+    def Test(self) -> bool:
         if self._stage == 1:
-            self._host.test()
+            self._host.Test()
             self._begin_copy_in()
-        return super().test()
+        return super().Test()
 
-    def wait(self) -> None:
-        while not self.test():
+    def Wait(self) -> None:
+        while not self.Test():
             pass
 
 
 class ReturnsBeforeTheCopyIn(StagedTransfer):
-    def wait(self) -> None:
+    def Wait(self) -> None:
         while self._stage != 2:
-            self.test()
+            self.Test()
         self._stage = 3
 
 
@@ -484,7 +484,7 @@ def test_a_fill_in_flight_is_found() -> None:
     bench.buffers.fill(1)
     transfer = bench.collective.start()
     bench.buffers.fill(2)
-    transfer.wait()
+    transfer.Wait()
     assert "mpi send buffer changed in flight" in bench.log
     assert bench.buffers.count_wrong(2) > 0
 
