@@ -29,5 +29,17 @@ class DiskFault(MpibenchError):
     status = FAULT
 
 
+class WrongData(MpibenchError):
+    """A result was wrong: there is no figure."""
+
+    status = FINDING
+
+
+class Stuck(MpibenchError):
+    """A job that was started did not end in time."""
+
+    status = STUCK
+
+
 class Unsupported(Exception):
     """A plugin cannot run here; the message is the reason and becomes a `skipped` row."""

@@ -7,20 +7,16 @@ into rows, a table and parity.csv. It never imports MPI; `parity_worker` is what
 import csv
 import json
 import os
-import shlex
-import shutil
-import signal
-import subprocess
 import sys
 import tempfile
 from collections.abc import Mapping, Sequence
-from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from mpibench.analysis.statistics import Interval, median_interval
-from mpibench.errors import FAULT, FINDING, STUCK, DiskFault, EnvironmentRefused, MpibenchError, UsageError
+from mpibench.errors import FAULT, STUCK, DiskFault, EnvironmentRefused, MpibenchError, Stuck, UsageError, WrongData
+from mpibench.selftest.job import compile_reference, launch_command, run_ranks
 from mpibench.units import format_bytes, format_duration
 
 COLUMNS = ("nbytes", "operation", "c_s", "mpibench_s", "difference_s", "ratio", "ratio_lo", "ratio_hi")
@@ -28,23 +24,10 @@ FILE = "parity.csv"
 SIZES = (8, 1 << 10, 1 << 16, 1 << 20, 4 << 20)  # bytes
 LEAST_PAIRS = 6  # fewer have no interval
 _TIMEOUT_S = 300  # the ranks stop by themselves long before
-_GRACE_S = 5  # mpirun may take so long to end its ranks
 _LARGE_NBYTES = 1 << 16
 _LARGE_RATIO, _LARGE_DIFFERENCE_S = 1.05, 2.5e-6  # from 64 KiB on; either will do
 _SMALL_NBYTES = 8
 _SMALL_DIFFERENCE_S = {"allreduce": 1.5e-6, "nonblocking": 2.5e-6, "persistent": 0.5e-6}
-
-
-class WrongData(MpibenchError):
-    """A result was wrong: there is no figure."""
-
-    status = FINDING
-
-
-class Stuck(MpibenchError):
-    """The ranks did not end in time."""
-
-    status = STUCK
 
 
 @dataclass(frozen=True)
@@ -128,76 +111,6 @@ def write_csv(directory: Path, rows: Sequence[Row]) -> None:
                 writer.writerow([row.nbytes, row.operation, *figures])
     except OSError as error:
         raise DiskFault(f"{path}: {error.strerror}") from error
-
-
-def find_program(name: str, advice: str) -> str:
-    """A program of the environment that this Python runs in, else one on PATH.
-
-    Raises:
-        EnvironmentRefused: if there is none.
-    """
-    own = Path(sys.executable).parent  # not resolved: in a venv the link's own folder counts
-    found = shutil.which(name, path=f"{own}{os.pathsep}{os.environ.get('PATH', '')}")
-    if found is None:
-        raise EnvironmentRefused(f"no {name} beside {sys.executable} or on PATH: {advice}")
-    return found
-
-
-def compile_reference(target: Path) -> None:
-    """Compile reference.c as a shared library.
-
-    Raises:
-        EnvironmentRefused: without mpicc, or if it fails.
-    """
-    mpicc = find_program("mpicc", "install an MPI with its compiler wrapper, such as pip install mpich")
-    source = Path(__file__).with_name("reference.c")
-    command = [mpicc, "-O2", "-shared", "-fPIC", "-o", str(target), str(source)]
-    done = subprocess.run(command, check=False, capture_output=True, text=True, errors="replace")
-    if done.returncode:
-        said = done.stderr.splitlines() or ["no message"]
-        reason = next((line for line in said if "error" in line), said[0])
-        raise EnvironmentRefused(f"{mpicc} cannot compile {source.name} (status {done.returncode}): {reason}")
-
-
-def launch_command(launcher: str) -> list[str]:
-    """What starts the ranks: the user's launcher, or mpirun -n 2.
-
-    Raises:
-        UsageError: if the launcher is not a command.
-        EnvironmentRefused: if there is no such program.
-    """
-    if not launcher:
-        return [find_program("mpirun", 'install an MPI, or say what starts ranks: --launcher "srun -n 2"'), "-n", "2"]
-    try:
-        program, *rest = shlex.split(launcher)
-    except ValueError:  # quotes that do not match, or nothing
-        raise UsageError(f'--launcher {launcher!r}: not a command, such as "srun --mpi=pmi2 -n 2"') from None
-    return [find_program(program, "it is what --launcher names"), *rest]
-
-
-def end_group(process: subprocess.Popen[bytes]) -> None:
-    """End the launcher, which ends its ranks; then whatever is left of its process group."""
-    for number in (signal.SIGTERM, signal.SIGKILL):
-        with suppress(ProcessLookupError):
-            os.killpg(process.pid, number)
-        with suppress(subprocess.TimeoutExpired):
-            process.wait(_GRACE_S)
-
-
-def run_ranks(command: Sequence[str], timeout_s: float) -> int:
-    """Run the launcher in a process group of its own, its messages on our stderr; its exit status.
-
-    Raises:
-        Stuck: if it runs longer than `timeout_s`.
-    """
-    process = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=2, start_new_session=True)
-    try:
-        return process.wait(timeout_s)
-    except subprocess.TimeoutExpired:
-        raise Stuck(f"stuck: {' '.join(command[:3])} ... did not end within {timeout_s:g} s and was ended") from None
-    finally:
-        if process.poll() is None:
-            end_group(process)
 
 
 def prepare_output(output: str) -> Path:

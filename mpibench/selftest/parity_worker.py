@@ -26,9 +26,9 @@ from mpibench.engine.launcher import identify
 from mpibench.engine.measure import measure_hot
 from mpibench.engine.phases import Blocking, Nonblocking
 from mpibench.engine.session import Session, open_session
-from mpibench.errors import EnvironmentRefused, Unsupported
+from mpibench.errors import EnvironmentRefused, Unsupported, WrongData
 from mpibench.protocols import Marks, Phase
-from mpibench.selftest.parity import LEAST_PAIRS, SIZES, WrongData
+from mpibench.selftest.parity import LEAST_PAIRS, SIZES
 from mpibench.units import format_bytes
 
 _DTYPE, _ITEM_NBYTES = "float32", 4

@@ -1,0 +1,85 @@
+"""Jobs that the self-test starts by itself: programs found, C compiled, ranks launched and ended."""
+
+import os
+import shlex
+import shutil
+import signal
+import subprocess
+import sys
+from collections.abc import Sequence
+from contextlib import suppress
+from pathlib import Path
+
+from mpibench.errors import EnvironmentRefused, Stuck, UsageError
+
+_GRACE_S = 5  # mpirun may take so long to end its ranks
+
+
+def find_program(name: str, advice: str) -> str:
+    """A program of the environment that this Python runs in, else one on PATH.
+
+    Raises:
+        EnvironmentRefused: if there is none.
+    """
+    own = Path(sys.executable).parent  # not resolved: in a venv the link's own folder counts
+    found = shutil.which(name, path=f"{own}{os.pathsep}{os.environ.get('PATH', '')}")
+    if found is None:
+        raise EnvironmentRefused(f"no {name} beside {sys.executable} or on PATH: {advice}")
+    return found
+
+
+def compile_reference(target: Path) -> None:
+    """Compile reference.c as a shared library.
+
+    Raises:
+        EnvironmentRefused: without mpicc, or if it fails.
+    """
+    mpicc = find_program("mpicc", "install an MPI with its compiler wrapper, such as pip install mpich")
+    source = Path(__file__).with_name("reference.c")
+    command = [mpicc, "-O2", "-shared", "-fPIC", "-o", str(target), str(source)]
+    done = subprocess.run(command, check=False, capture_output=True, text=True, errors="replace")
+    if done.returncode:
+        said = done.stderr.splitlines() or ["no message"]
+        reason = next((line for line in said if "error" in line), said[0])
+        raise EnvironmentRefused(f"{mpicc} cannot compile {source.name} (status {done.returncode}): {reason}")
+
+
+def launch_command(launcher: str) -> list[str]:
+    """What starts the ranks: the user's launcher, or mpirun -n 2.
+
+    Raises:
+        UsageError: if the launcher is not a command.
+        EnvironmentRefused: if there is no such program.
+    """
+    if not launcher:
+        return [find_program("mpirun", 'install an MPI, or say what starts ranks: --launcher "srun -n 2"'), "-n", "2"]
+    try:
+        program, *rest = shlex.split(launcher)
+    except ValueError:  # quotes that do not match, or nothing
+        raise UsageError(f'--launcher {launcher!r}: not a command, such as "srun --mpi=pmi2 -n 2"') from None
+    return [find_program(program, "it is what --launcher names"), *rest]
+
+
+def end_group(process: subprocess.Popen[bytes]) -> None:
+    """End the launcher, which ends its ranks; then whatever is left of its process group."""
+    for number in (signal.SIGTERM, signal.SIGKILL):
+        with suppress(ProcessLookupError):
+            os.killpg(process.pid, number)
+        with suppress(subprocess.TimeoutExpired):
+            process.wait(_GRACE_S)
+
+
+def run_ranks(command: Sequence[str], timeout_s: float) -> int:
+    """Run the launcher in a process group of its own, its messages on our stderr; its exit status.
+
+    Raises:
+        Stuck: if it runs longer than `timeout_s`.
+    """
+    process = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=2, start_new_session=True)
+    try:
+        return process.wait(timeout_s)
+    except subprocess.TimeoutExpired:
+        raise Stuck(f"stuck: {' '.join(command[:3])} ... did not end within {timeout_s:g} s and was ended") from None
+    finally:
+        if process.poll() is None:
+            end_group(process)
