@@ -151,7 +151,7 @@ def resumed_settings(given: dict[str, str]) -> dict[str, str]:
 
     from mpibench.records import read_run
 
-    kept = read_run(Path(given["resume"]))["settings"]
+    kept = read_run(Path(given["resume"]), ["settings"])["settings"]
     for name, text in given.items():
         if name not in RESUMABLE and resolve(Config, {name: text}) != resolve(Config, {name: kept[name]}):
             raise UsageError(f"--{name.replace('_', '-')} {text}: the run was begun with {kept[name]}; start a new run")

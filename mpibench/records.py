@@ -7,6 +7,7 @@ Times in samples are integer nanoseconds; everything else is SI. Empty means not
 """
 
 import csv
+import errno
 import io
 import json
 import math
@@ -50,7 +51,7 @@ CROSSOVER_COLUMNS = (
     "cover_status", "hidden_nbytes", "hidden_lo", "hidden_hi", "hidden_from_nbytes", "hidden_status", "note",
 )  # fmt: skip
 
-SAMPLE_DTYPE = np.dtype([(name, "U64" if name in _TEXT else "i8") for name in SAMPLE_COLUMNS])
+SAMPLE_DTYPE = np.dtype([(name, "O" if name in _TEXT else "i8") for name in SAMPLE_COLUMNS])
 
 
 class RunDirectory:
@@ -80,12 +81,13 @@ class RunDirectory:
         return directory
 
     def _start(self, name: str, columns: Sequence[str]) -> None:
-        (self.path / name).write_text(",".join(columns) + "\n")
+        (self.path / name).write_text(",".join(columns) + "\n", encoding="utf-8")
 
     def require_writable(self) -> None:
         """Raise UsageError now rather than after the first visit."""
-        if not os.access(self.path, os.W_OK) or not os.access(self.path / "samples.csv", os.W_OK):
-            raise UsageError(f"--resume {self.path}: cannot be written; copy it to a place of your own")
+        for path in (self.path, self.path / "samples.csv", self.path / "ranks.csv"):
+            if not os.access(path, os.W_OK):
+                raise UsageError(f"--resume {self.path}: {path} cannot be written; copy the run to a place of your own")
 
     def append_visit(self, samples: Any, ranks: Iterable[Sequence[Any]], rank_samples: Any = ()) -> None:
         """Commit a visit: `samples` of SAMPLE_DTYPE, rows of ranks.csv, and rows of rank_samples.csv.
@@ -93,32 +95,23 @@ class RunDirectory:
         Raises:
             DiskFault: if the disk does not take it; the files stay as they were.
         """
+        rows: dict[str, Iterable[Sequence[Any]]] = {"ranks.csv": ranks, "samples.csv": samples.tolist()}
         if len(rank_samples):
-            if not (self.path / "rank_samples.csv").exists():
-                self._start("rank_samples.csv", RANK_SAMPLE_COLUMNS)
-            self._append("rank_samples.csv", rank_samples)
-        self._append("ranks.csv", ranks)
-        self._append("samples.csv", samples.tolist())
-
-    def _append(self, name: str, rows: Iterable[Sequence[Any]]) -> None:
-        """One write; what arrives in part is taken back."""
-        data = _lines(rows).encode()
-        path = self.path / name
+            rows["rank_samples.csv"] = rank_samples
+        before: dict[str, int] = {}
         try:
-            file = os.open(path, os.O_WRONLY | os.O_APPEND)
+            for name, lines in rows.items():
+                path = self.path / name
+                if name == "rank_samples.csv" and not path.exists():
+                    self._start(name, RANK_SAMPLE_COLUMNS)
+                before[name] = path.stat().st_size
+                _append(path, _lines(lines).encode())
         except OSError as error:
-            raise DiskFault(f"{path}: {error.strerror}") from error
-        try:
-            before = os.fstat(file).st_size
-            try:
-                written, reason = os.write(file, data), "the disk is full"
-            except OSError as error:
-                written, reason = -1, error.strerror or str(error)
-            if written != len(data):
-                os.ftruncate(file, before)
-                raise DiskFault(f"{path}: {reason}; the last visit was taken back, what was there before is whole")
-        finally:
-            os.close(file)
+            for taken, size in before.items():
+                os.truncate(self.path / taken, size)
+            raise DiskFault(
+                f"{path}: {error.strerror}; the last visit was taken back, what was there before is whole"
+            ) from error
 
     def write_table(self, name: str, columns: Sequence[str], rows: Iterable[Mapping[str, Any]]) -> None:
         """Replace a table atomically. Missing or NaN values are empty."""
@@ -132,7 +125,7 @@ class RunDirectory:
         # The guard's thread may write the same table while the main thread is stuck in doing so.
         draft = self.path / f".{name}.{os.getpid()}.{threading.get_ident()}"
         try:
-            draft.write_text(text)
+            draft.write_text(text, encoding="utf-8")
             draft.replace(self.path / name)
         except OSError as error:
             draft.unlink(missing_ok=True)
@@ -145,8 +138,18 @@ class RunDirectory:
         for name, columns in (("ranks.csv", RANK_COLUMNS), ("rank_samples.csv", RANK_SAMPLE_COLUMNS)):
             path = self.path / name
             if path.exists():
-                whole = [row for row in _read_rows(path, columns) if (row[0], row[1]) in kept]
+                whole = [row for row in _read_rows(path, columns) if tuple(row[:2]) in kept]
                 self._replace(name, ",".join(columns) + "\n" + _lines(whole))
+
+
+def _append(path: Path, data: bytes) -> None:
+    """Append with one write; OSError if not all of it arrives."""
+    file = os.open(path, os.O_WRONLY | os.O_APPEND)
+    try:
+        if os.write(file, data) != len(data):
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+    finally:
+        os.close(file)
 
 
 def _lines(rows: Iterable[Sequence[Any]]) -> str:
@@ -164,16 +167,18 @@ def _cell(value: Any) -> str:
     return format(value, ".9g") if isinstance(value, float) else str(value)
 
 
-def read_run(path: Path) -> dict[str, Any]:
-    """run.json of a run directory.
+def read_run(path: Path, needed: Sequence[str] = ()) -> dict[str, Any]:
+    """run.json of a run directory, which must have the keys `needed`.
 
     Raises:
         UsageError: if there is none, or it is of a newer schema.
     """
     file = path / "run.json"
     try:
-        run = json.loads(file.read_text())
+        run = json.loads(file.read_text(encoding="utf-8"))
         schema = int(run["schema"])
+        if missing := [key for key in needed if key not in run]:
+            raise KeyError(missing[0])
     except OSError as error:
         raise UsageError(
             f"--resume {path}: no run there ({file.name}: {error.strerror}); name a run's directory"
@@ -203,7 +208,7 @@ def read_samples(path: Path) -> tuple[Any, str]:
         phases[row[4], row[5]] = phases.get((row[4], row[5]), 0) + 1
     broken = {key for key, phases in found.items() if wanted is not None and phases != wanted.get(key)}
     torn = len(rows) - len(parsed)
-    if not torn and not broken:
+    if not torn and not broken and (wanted is None or (_ends(path / "ranks.csv") and wanted.keys() <= found.keys())):
         return samples, ""
     keep = np.array([(row[0], row[1]) not in broken for row in parsed], dtype=bool)
     return samples[keep], f"{path / 'samples.csv'}: dropped {torn} torn line(s) and {len(broken)} incomplete visit(s)"
@@ -233,10 +238,15 @@ def _visit_sizes(path: Path) -> dict[tuple[int, int], dict[tuple[str, str], int]
     return sizes
 
 
+def _ends(path: Path) -> bool:
+    """Whether the file's last line ends: it is not torn."""
+    return path.read_bytes()[-1:] == b"\n"
+
+
 def _read_rows(path: Path, columns: Sequence[str]) -> list[list[str]]:
     """The rows of a CSV file. The last line counts as torn (one empty value) if it does not end."""
     try:
-        text = path.read_text()
+        text = path.read_text(encoding="utf-8")
     except OSError as error:
         raise UsageError(f"{path}: {error.strerror}; name a run's directory") from error
     rows = list(csv.reader(io.StringIO(text)))

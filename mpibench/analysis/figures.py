@@ -5,7 +5,6 @@ Computing per iteration makes the two ends exact: a perfect system reads overlap
 one 0, whatever the noise, because the noise of one iteration is in both terms.
 """
 
-from collections.abc import Mapping
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -100,10 +99,3 @@ def put(figures: dict[str, float], name: str, interval: Interval, unit: str = ""
 def median(values: Any) -> float:
     """The median, NaN if there is none or any value is missing."""
     return float(np.median(values)) if len(values) else float("nan")
-
-
-def relative_half_width(figures: Mapping[str, float], name: str, unit: str = "_s") -> float:
-    """Half the interval's width over the median; infinity without an interval."""
-    half = (figures[f"{name}_hi{unit}"] - figures[f"{name}_lo{unit}"]) / 2
-    value = half / abs(figures[f"{name}{unit}"]) if figures[f"{name}{unit}"] else float("inf")
-    return float("inf") if np.isnan(value) else value

@@ -82,7 +82,7 @@ def _decided(figures: Mapping[str, float], hidden_class: str, progress: str, oth
         )
     if figures["compute_slowdown"] > _SLOWED:
         added = (figures["compute_slowdown"] - 1) * figures["compute_s"]
-        if added >= _MOST * figures["exposed_s"]:
+        if 0 < _MOST * figures["exposed_s"] <= added:
             return Verdict(
                 CONTENDED,
                 f"the compute ran {figures['compute_slowdown'] - 1:.0%} slower while the collective was in flight",

@@ -97,6 +97,8 @@ class Bench:
         self._round += done * len(phases)
         if self._checked and not load.kernel.verify():
             out[:done, _COMPUTE_INDEX, measure.WRONG] += 1
+        if self._cpu_wait() == ABSENT:  # no such clock: not measured, rather than 0
+            out[:done, :, measure.CPU_WAIT] = ABSENT
         every = self._gather(out[:done])
         hot_every = {name: self._gather(stamps) for name, stamps in hot_stamps.items()}
         if every is None:

@@ -89,7 +89,7 @@ def _placement(session: Session) -> Iterator[Caution]:
             "communication or like overlap; such rows are unresolved. Try mpirun -n "
             f"{max(2, min(cores, session.ranks))}",
         )
-    elif any(len(host.cores) > max(1, len(host.cores) // session.local_ranks) for host in session.hosts):
+    elif _masks_overlap(session):
         yield Caution(
             "unbound",
             "ranks are not bound to cores and may wander; bind them: mpirun -bind-to core (MPICH), "
@@ -107,6 +107,17 @@ def _placement(session: Session) -> Iterator[Caution]:
             "no-common-clock",
             "ranks are on several hosts whose clocks are not compared: a phase's time is that of the slowest rank",
         )
+
+
+def _masks_overlap(session: Session) -> bool:
+    """Whether two ranks on one host may run on the same core."""
+    taken: set[tuple[str, int]] = set()
+    for host in session.hosts:
+        own = {(host.name, core) for core in host.cores}
+        if own & taken:
+            return True
+        taken |= own
+    return False
 
 
 def _compute(kernel: type[Kernel], poll_interval_s: float, step_s: float) -> Iterator[Caution]:

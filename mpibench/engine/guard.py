@@ -98,14 +98,18 @@ class Guard(threading.Thread):
 
     def _end_stuck(self) -> None:
         """Gather every rank's place and stack through the run's directory; rank 0 tells all."""
-        folder = self.directory / "stuck" if self.directory and self.directory.is_dir() else None
-        if folder is None:  # nobody can collect: each says its own
-            self._say(f"mpibench: rank {self.rank} is stuck: {self.where()}\n{_stack()}")
-        else:
+        folder = self.directory / "stuck" if self.directory else None
+        report = f"{self.where()}\n{_stack()}"
+        try:
+            if folder is None:
+                raise FileNotFoundError
             folder.mkdir(exist_ok=True)
-            report = folder / f"rank-{self.rank}.txt"
-            report.with_suffix(".part").write_text(f"{self.where()}\n{_stack()}")
-            report.with_suffix(".part").rename(report)
+            draft = folder / f"rank-{self.rank}.part"
+            draft.write_text(report)
+            draft.rename(draft.with_suffix(".txt"))
+        except OSError:  # no directory yet, or a full disk: nobody can collect, each says its own
+            folder = None
+            self._say(f"mpibench: rank {self.rank} is stuck: {report}")
         time.sleep(_UNHEARD_S + 0.01 * self.rank if self.rank else _COLLECT_S)
         text = "" if folder is None else "\n" + collect_reports(folder, self.ranks)
         self.end(STUCK, f"stuck: no phase finished for {self._watchdog_s:g} s (--watchdog); {self.cell}{text}")

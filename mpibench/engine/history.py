@@ -11,6 +11,7 @@ import numpy as np
 
 from mpibench.analysis.figures import Times
 from mpibench.engine.phases import PhaseName
+from mpibench.protocols import ALLREDUCE_HOT, COMPUTE, NONBLOCKING_HOT
 from mpibench.records import ABSENT, SAMPLE_DTYPE
 
 _REST_SHARE = 2.0  # preamble, barriers and checks, beside the timed phases: guess for visits read back
@@ -50,7 +51,7 @@ class History:
 
     def iterations(self, cell: int) -> int:
         """Number of committed iterations."""
-        return len(self.times(cell, ("compute", "")).span)
+        return len(self.times(cell, (COMPUTE, "")).span)
 
     def seconds_per_iteration(self, cell: int) -> float | None:
         """What an iteration costs, preambles and checks included; None before the first."""
@@ -85,7 +86,7 @@ _EMPTY = np.dtype([(name, "i8") for name in (
 
 
 def _hot(samples: Any) -> Any:
-    return np.char.endswith(samples["phase"], "-hot")
+    return (samples["phase"] == ALLREDUCE_HOT) | (samples["phase"] == NONBLOCKING_HOT)
 
 
 def _of(samples: Any, name: PhaseName) -> Any:

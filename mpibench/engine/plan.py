@@ -80,8 +80,8 @@ def next_visit(plan: Plan, history: History, elapsed_s: float) -> Visit | None:
 
 
 def outcome(plan: Plan, history: History, cell: int) -> str:
-    """A word of `stopping` for a cell; a skipped one is exhausted."""
-    if plan.cells[cell].skip or cell in history.skipped:
+    """A word of `stopping` for a cell; one that was skipped or gave wrong data is exhausted."""
+    if plan.cells[cell].skip or cell in history.skipped or history.wrong.get(cell):
         return stopping.EXHAUSTED
     return stopping.decide(
         worst_interval(plan, history, cell),

@@ -148,7 +148,7 @@ def _crossover(
     """The crossover of one compute under one strategy, and the class of every size."""
     points, exposed, allreduce, computes = [], [], [], []
     for cell, record in zip(cells, family, strict=True):
-        trusted = "overlap" in record.figures and record.figures["cpu_wait_share"] <= CORE_SHARE
+        trusted = "overlap" in record.figures and not record.figures["cpu_wait_share"] > CORE_SHARE
         b, n, c = (history.times(cell.index, (p, "")) for p in (ALLREDUCE, NONBLOCKING, COMPUTE))
         t = history.times(cell.index, (OVERLAPPED, progress))
         exposed.append(t.span - c.span if trusted else np.empty(0))
@@ -158,7 +158,9 @@ def _crossover(
             computes.append(float(np.median(c.span)))
     classes = classify(exposed, allreduce)
     compute_s = float(np.median(computes)) if computes else float("nan")
-    cover, hidden = cover_point(points), hidden_point([cell.nbytes for cell in cells], classes)
+    sized = [(cell.nbytes, class_) for cell, record, class_ in zip(cells, family, classes, strict=True)
+             if "overlap" in record.figures]  # fmt: skip
+    cover, hidden = cover_point(points), hidden_point([size for size, _ in sized], [class_ for _, class_ in sized])
     return Crossover(tuple(cells), progress, compute_s, cover, hidden), classes
 
 

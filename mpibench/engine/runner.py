@@ -24,6 +24,8 @@ from mpibench.protocols import Caution, Cell
 from mpibench.records import CROSSOVER_COLUMNS, OVERLAP_COLUMNS, RunDirectory, read_run, read_samples
 from mpibench.units import IterationRange, format_bytes
 
+_OWN = ("plan", "facts", "wrong", "skipped")  # keys of run.json that a Store holds as objects
+
 
 class Reporter(Protocol):
     """Told of a run's course on rank 0; prints, or does not."""
@@ -79,7 +81,7 @@ def load(path: Path) -> tuple[Store, str]:
     Raises:
         UsageError: if it is no run's directory or is of a newer schema.
     """
-    run = read_run(path)
+    run = read_run(path, ("launches", "calibration", "versions", *_OWN))
     samples, dropped = read_samples(path)
     plan = Plan(
         tuple(Cell(**cell) for cell in run["plan"]["cells"]),
@@ -93,7 +95,7 @@ def load(path: Path) -> tuple[Store, str]:
     history.wrong = {int(cell): count for cell, count in run["wrong"].items()}
     history.skipped = {int(cell): reason for cell, reason in run["skipped"].items()}
     facts = Facts(**run["facts"])
-    for key in ("schema", "plan", "wrong", "skipped", "facts"):
+    for key in ("schema", *_OWN):
         del run[key]
     return Store(RunDirectory(path), plan, facts, history, run), dropped
 
