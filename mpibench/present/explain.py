@@ -3,6 +3,7 @@
 from collections.abc import Iterator
 
 from mpibench.engine.results import Facts
+from mpibench.present.table import ratio_with_interval
 from mpibench.protocols import Record
 from mpibench.units import approximate_bytes, format_duration
 
@@ -40,7 +41,7 @@ def _lines(record: Record, facts: Facts) -> Iterator[str]:
     yield "  T: " + "   ".join(f"{name} {format_duration(seconds)}" for name, seconds in parts)
     yield "     medians of the slowest rank's parts; tests are drawn together, though spread over the compute"
     yield (
-        f"  overlap {figures['overlap']:.2f} [{figures['overlap_lo']:.2f}, {figures['overlap_hi']:.2f}], exposed "
+        f"  overlap {ratio_with_interval(figures, 'overlap')}, exposed "
         f"{format_duration(figures['exposed_s'])} [{format_duration(figures['exposed_lo_s'])}, "
         f"{format_duration(figures['exposed_hi_s'])}], {figures['iterations']:.0f} iterations, {record.status}"
     )

@@ -4,7 +4,7 @@ import os
 import shlex
 import sys
 import textwrap
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 
 from mpibench.engine.results import Crossover, Facts, Results
@@ -68,9 +68,15 @@ def _row(record: Record) -> Iterator[str]:
     if "overlap" not in figures:
         yield from ("-", "-")
     else:
-        yield f"{figures['overlap']:.2f} [{figures['overlap_lo']:.2f}, {figures['overlap_hi']:.2f}]"
+        yield ratio_with_interval(figures, "overlap")
         lo, hi = (format_duration(figures[f"exposed_{end}_s"]) for end in ("lo", "hi"))
         yield f"{format_duration(figures['exposed_s'])} [{lo}, {hi}]"
+
+
+def ratio_with_interval(figures: Mapping[str, float], name: str) -> str:
+    """A ratio and its 95 % interval: 0.74 [0.71, 0.78]; question marks where there is none."""
+    lo, hi = (figures[f"{name}_{end}"] for end in ("lo", "hi"))
+    return f"{figures[name]:.2f} " + (f"[{lo:.2f}, {hi:.2f}]" if lo == lo else "[?, ?]")
 
 
 def _time(median: float, lo: float, hi: float) -> str:
