@@ -1,6 +1,6 @@
 """One case as a picture in the terminal: T with its parts, under C and N, and the sentence that explains it."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 
 from mpibench.engine.results import Facts
 from mpibench.present.table import ratio_with_interval
@@ -59,7 +59,6 @@ def _bar(scale: float, *parts: tuple[str, float]) -> str:
     return text
 
 
-def _line(symbol: str, name: str, bar: str, figures: object, key: str) -> str:
-    values = dict(figures)  # type: ignore[call-overload]
-    lo, hi = format_duration(values[f"{key}_lo_s"]), format_duration(values[f"{key}_hi_s"])
-    return f"  {symbol} {name:<11}|{bar:<{_WIDTH}}| {format_duration(values[f'{key}_s'])} [{lo}, {hi}]"
+def _line(symbol: str, name: str, bar: str, figures: Mapping[str, float], key: str) -> str:
+    median, lo, hi = (format_duration(figures[f"{key}{end}_s"]) for end in ("", "_lo", "_hi"))
+    return f"  {symbol} {name:<11}|{bar:<{_WIDTH}}| {median} [{lo}, {hi}]"
