@@ -133,7 +133,7 @@ def run(launch: Launch, argv: Sequence[str]) -> int:
     if config.resume and case:
         from pathlib import Path
 
-        return explain(launch, Path(config.resume), case, config.color)
+        return explain(launch, Path(config.resume), case)
     if config.dry_run:
         from mpibench.present.dry_run import outlook
 
@@ -202,7 +202,7 @@ def find_case(config: Config) -> str:
     raise UsageError(f"--explain {config.explain}: {right}")
 
 
-def explain(launch: Launch, directory: "Path", case: str, color: str) -> int:
+def explain(launch: Launch, directory: "Path", case: str) -> int:
     """The picture of a case from a run's samples; nothing is measured and MPI is not started."""
     from mpibench.engine.results import evaluate
     from mpibench.engine.runner import load
@@ -234,7 +234,9 @@ def finish(launch: Launch, store: "Store", results: "Results", case: str, config
     from mpibench.present.explain import picture
     from mpibench.present.table import closing_lines, print_results
 
-    print_results(results, store.facts, config.color)
+    # Under Open MPI every rank has a pty, whatever mpirun's output goes to.
+    terminal = sys.stdout.isatty() and not launch.open_mpi
+    print_results(results, store.facts, config.color == "always" or (config.color == "auto" and terminal))
     if case:
         record = next(record for record in results.records if record.case == case)
         say(launch, f"\n{picture(record, store.facts)}")

@@ -1,6 +1,5 @@
 """The results on stdout: a table of cases, the crossovers in sentences, and where the files lie."""
 
-import os
 import shlex
 import sys
 import textwrap
@@ -11,7 +10,7 @@ from mpibench.engine.results import Crossover, Facts, Results
 from mpibench.protocols import Record
 from mpibench.units import approximate_bytes, format_bytes, format_duration
 
-_PLAIN_WIDTH = 200  # into a file nothing is cut; text is wrapped at _TEXT_WIDTH
+_WIDTH = 200  # a launcher's pipe or pty does not tell the terminal's: nothing is cut, the table is as wide as it is
 _TEXT_WIDTH = 110
 _VERDICT_STYLES = {
     "hidden": "green", "comm-bound": "cyan", "partly-hidden": "cyan", "unresolved": "yellow", "skipped": "dim",
@@ -24,16 +23,15 @@ _LEGEND = (
 )
 
 
-def print_results(results: Results, facts: Facts, color: str) -> None:
+def print_results(results: Results, facts: Facts, color: bool) -> None:
     """Print the table, its legend and, for every compute and strategy, what it means."""
     from rich.console import Console
     from rich.table import Table
     from rich.text import Text
 
     console = Console(
-        file=sys.stdout, force_terminal={"always": True, "never": False}.get(color), no_color=color == "never" or None,
-        width=None if sys.stdout.isatty() or "COLUMNS" in os.environ else _PLAIN_WIDTH, highlight=False, emoji=False,
-        markup=False,
+        file=sys.stdout, force_terminal=color, no_color=not color, width=_WIDTH,
+        highlight=False, emoji=False, markup=False,
     )  # fmt: skip
     for crossover in results.crossovers[:: len({c.progress for c in results.crossovers})]:
         mine = [r for r in results.records if r.cell.compute == crossover.cells[0].compute]
@@ -42,17 +40,18 @@ def print_results(results: Results, facts: Facts, color: str) -> None:
             f"{mine[0].cell.collective} on {facts.ranks} ranks under {mine[0].cell.compute} of "
             f"{mine[0].cell.kernel}{emulated}"
         )
-        table = Table(title=title, title_justify="left", box=None, pad_edge=False, header_style="bold")
+        table = Table(
+            title=title, title_justify="left", title_style="bold", box=None, pad_edge=False, header_style="bold"
+        )
         for name in ("size", "progress", "B", "N", "C", "T", "overlap [95 %]", "exposed [95 %]", "verdict"):
             table.add_column(name, justify="left" if name in ("progress", "verdict") else "right", no_wrap=True)
         for record in mine:
             table.add_row(*_row(record), Text(record.verdict, style=_VERDICT_STYLES.get(record.verdict, "")))
         console.print(table)
         console.print()
-    width = min(_TEXT_WIDTH, console.width)
-    console.print(textwrap.fill(_LEGEND, width))
+    console.print(textwrap.fill(_LEGEND, _TEXT_WIDTH))
     for sentence in sentences(results):
-        console.print(textwrap.fill(f"* {sentence}", width, subsequent_indent="  "))
+        console.print(textwrap.fill(f"* {sentence}", _TEXT_WIDTH, subsequent_indent="  "))
 
 
 def _row(record: Record) -> Iterator[str]:
