@@ -125,6 +125,11 @@ class CudaDevice:
         self._computed, self._copied_out, self._copied_in = (cuda.Event(disable_timing=True) for _ in range(3))
         self._is_copied_out, self._is_copied_in = _asker(cuda, self._copied_out), _asker(cuda, self._copied_in)
 
+    @property
+    def identity(self) -> str:
+        """The GPU's PCI bus address."""
+        return str(self._cuda.runtime.deviceGetPCIBusId(self.index))
+
     def compute(self, kernel: Kernel, steps: int) -> Compute:
         """Steps on the compute stream; a kernel that is emulated gets its time kept by the host."""
         if kernel.emulated:

@@ -35,6 +35,10 @@ class Device(Protocol):
     def array_module(self) -> Any:
         """The modules numpy or cupy."""
 
+    @property
+    def identity(self) -> str:
+        """Same GPU of a host, same identity; empty on the CPU."""
+
     def compute(self, kernel: Kernel, steps: int) -> Compute:
         """`steps` of the kernel, ready to be launched."""
 
@@ -120,6 +124,7 @@ class HostDevice:
     """The CPU, with numpy. A kernel that is emulated gets its time kept instead of being run."""
 
     name = "cpu"
+    identity = ""
 
     array_module = numpy
 

@@ -3,7 +3,7 @@
 import os
 import platform
 import sys
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from importlib import metadata
 from pathlib import Path
 from time import perf_counter_ns
@@ -73,11 +73,15 @@ def clock_step_ns() -> int:
 
 
 def cautions(
-    session: Session, kernel: type[Kernel], poll_interval_s: float, calibrations: Mapping[str, Calibration]
+    session: Session,
+    kernel: type[Kernel],
+    poll_interval_s: float,
+    calibrations: Mapping[str, Calibration],
+    gpus: Sequence[str] = (),
 ) -> list[Caution]:
-    """All that could mislead in this run, for stderr and run.json."""
+    """All that could mislead in this run, for stderr and run.json. `gpus`: by rank, empty for none."""
     step_s = max(calibration.step_s for calibration in calibrations.values())
-    return [*_placement(session), *_compute(kernel, poll_interval_s, step_s), *_clock()]
+    return [*_placement(session), *_shared_gpus(session, gpus), *_compute(kernel, poll_interval_s, step_s), *_clock()]
 
 
 def _placement(session: Session) -> Iterator[Caution]:
@@ -107,6 +111,18 @@ def _placement(session: Session) -> Iterator[Caution]:
             "no-common-clock",
             "ranks are on several hosts whose clocks are not compared: a phase's time is that of the slowest rank",
         )
+
+
+def _shared_gpus(session: Session, gpus: Sequence[str]) -> Iterator[Caution]:
+    used = [(host.name, gpu) for host, gpu in zip(session.hosts, gpus, strict=False) if gpu]
+    for host, gpu in sorted(set(used)):
+        sharing = used.count((host, gpu))
+        if sharing > 1:
+            yield Caution(
+                "shared-gpu",
+                f"{sharing} ranks share the GPU {gpu} of {host}: their kernels take turns, which looks like "
+                "communication; use one rank per GPU",
+            )
 
 
 def _masks_overlap(session: Session) -> bool:

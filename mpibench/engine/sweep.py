@@ -26,7 +26,7 @@ from mpibench.engine.session import Session
 from mpibench.errors import UsageError
 from mpibench.kernels import KERNELS
 from mpibench.progress import PROGRESS
-from mpibench.protocols import Cell, Kernel
+from mpibench.protocols import Caution, Cell, Kernel
 from mpibench.records import RunDirectory
 
 
@@ -82,7 +82,9 @@ class Sweep:
             session, device, self._kernel, config.compute, config.kernel_dtype, config.poll_interval, known
         )
         plan, facts = self._plan(calibrations), self._facts(device, kind)
-        session.on_root(lambda: self._begin(plan, facts, calibrations, command))
+        gpus = session.control.allgather(device.identity)
+        cautions = environment.cautions(session, self._kernel, config.poll_interval, calibrations, gpus)
+        session.on_root(lambda: self._begin(plan, facts, calibrations, cautions, command))
         collective_class = COLLECTIVES.load(config.collective)
         buffers, collective = setup.make_buffers(
             kind, device, session, collective_class, count=self._largest(), dtype=config.dtype, in_place=config.in_place
@@ -155,11 +157,12 @@ class Sweep:
             self._kernel.device_driven or device.name == "cuda", self._kernel.emulated,
         )  # fmt: skip
 
-    def _begin(self, plan: Plan, facts: Facts, calibrations: dict[str, Calibration], command: str) -> None:
+    def _begin(
+        self, plan: Plan, facts: Facts, calibrations: dict[str, Calibration], cautions: list[Caution], command: str
+    ) -> None:
         """Rank 0: the store with its first run.json; warnings are shown."""
         assert self._opened is not None
         directory, earlier = self._opened
-        cautions = environment.cautions(self._session, self._kernel, self._config.poll_interval, calibrations)
         launch = {"command": command, "start": now(), "end": now(), "ended": ""}
         run = {
             "benchmark": "overlap",

@@ -80,7 +80,8 @@ def ratio_with_interval(figures: Mapping[str, float], name: str) -> str:
 
 def _time(median: float, lo: float, hi: float) -> str:
     spread = (hi - lo) / 2 / median if median else float("nan")
-    return f"{format_duration(median)} ±{spread:.0%}" if spread == spread else f"{format_duration(median)} ±?"
+    share = "?" if spread != spread else ">100%" if spread > 1 else f"{spread:.0%}"
+    return f"{format_duration(median)} ±{share}"
 
 
 def sentences(results: Results) -> Iterator[str]:

@@ -64,6 +64,17 @@ def test_oversubscribed_says_how_many_and_what_to_try(ranks: int, hint: str) -> 
     assert hint in caution.text
 
 
+def test_ranks_that_share_a_gpu_are_warned_of_and_the_gpu_is_named() -> None:
+    made = session((0,), (1,), (2,), hosts="aab")
+    without = environment.cautions(made, KERNELS.load("gemm"), 50e-6, FINE, ["", "", ""])
+    assert "shared-gpu" not in [caution.code for caution in without]
+    apart = environment.cautions(made, KERNELS.load("gemm"), 50e-6, FINE, ["0:1", "0:2", "0:1"])
+    assert "shared-gpu" not in [caution.code for caution in apart]
+    shared = environment.cautions(made, KERNELS.load("gemm"), 50e-6, FINE, ["0:1", "0:1", "0:1"])
+    (caution,) = [caution for caution in shared if caution.code == "shared-gpu"]
+    assert caution.text.startswith("2 ranks share the GPU 0:1 of a")
+
+
 def test_blas_threads(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv(BLAS_VARIABLES[0], "2")
     assert codes(session((0,), (1,))) == ["blas-threads"]
