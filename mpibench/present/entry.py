@@ -24,7 +24,7 @@ def command(body: Callable[[Launch], int]) -> int:
     except MpibenchError as error:
         if launch.rank == 0:
             print(f"mpibench: {error}", file=sys.stderr, flush=True)
-        elif not error.agreed:
+        else:
             time.sleep(_AFTER_RANK_0_OPEN_MPI_S if launch.open_mpi else _AFTER_RANK_0_S)
         return error.status
 
