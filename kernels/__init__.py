@@ -13,4 +13,5 @@ KERNELS = Registry(
         "triad": "mpibench.kernels.triad:Triad",
         "delay": "mpibench.kernels.delay:Delay",
     },
+    members=("device_driven", "emulated", "takes_order", "step_s", "step", "verify"),
 )

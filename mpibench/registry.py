@@ -19,10 +19,16 @@ def near_match(word: str, known: Iterable[str]) -> str:
 
 
 class Registry(Mapping[str, str]):
-    """The plugins of one kind. `kind` is the word for messages, such as "kernel"."""
+    """The plugins of one kind.
 
-    def __init__(self, kind: str, entries: Mapping[str, str]) -> None:
-        self.kind = kind
+    Args:
+        kind: the word for messages, such as "kernel".
+        entries: name to "module:attribute".
+        members: what every plugin's class has.
+    """
+
+    def __init__(self, kind: str, entries: Mapping[str, str], members: tuple[str, ...] = ()) -> None:
+        self.kind, self._members = kind, members
         self._entries = dict(entries)
 
     def __getitem__(self, name: str) -> str:
@@ -41,14 +47,19 @@ class Registry(Mapping[str, str]):
         raise ValueError(f"unknown {self.kind}: {near_match(name, self)}, or module:attribute")
 
     def load(self, name: str) -> Any:
-        """The plugin's class. Raises ValueError if a module:attribute of the user's is not there."""
+        """The plugin's class. Raises ValueError if a module:attribute of the user's is not there or is none."""
         module_name, _, attribute = self._entries.get(name, name).partition(":")
         try:
-            return getattr(importlib.import_module(module_name), attribute)
+            plugin = getattr(importlib.import_module(module_name), attribute)
         except Exception as error:  # a user's module may raise anything
             if name in self._entries:
                 raise
             raise ValueError(f"cannot import {self.kind} {name}: {error}") from error
+        missing = [name for name in self._members if not hasattr(plugin, name)]
+        if missing or not isinstance(plugin, type):
+            lacks = f"it lacks {', '.join(missing)}" if missing else "it is no class"
+            raise ValueError(f"{name} is no {self.kind}: {lacks}")
+        return plugin
 
 
 def _is_own(name: str) -> bool:

@@ -8,4 +8,5 @@ COLLECTIVES = Registry(
         "iallreduce": "mpibench.collectives.iallreduce:Iallreduce",
         "persistent": "mpibench.collectives.persistent:Persistent",
     },
+    members=("prepare", "release"),
 )

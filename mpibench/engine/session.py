@@ -8,6 +8,7 @@ this rank raises. The only module, with the guard, that may write to stderr, in 
 import os
 import platform
 import traceback
+import warnings
 from collections.abc import Callable
 from dataclasses import dataclass
 from types import TracebackType
@@ -157,7 +158,9 @@ def open_session(launch: Launch, thread_level: str, watchdog_s: float, module: s
     from mpi4py import MPI
 
     levels = [MPI.THREAD_SINGLE, MPI.THREAD_FUNNELED, MPI.THREAD_SERIALIZED, MPI.THREAD_MULTIPLE]
-    MPI.Init_thread(levels[THREAD_LEVELS.index(thread_level)])
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", RuntimeWarning)  # mpi4py's word on a mismatched launcher: ours is below
+        MPI.Init_thread(levels[THREAD_LEVELS.index(thread_level)])
     try:
         refuse_single_rank(MPI.COMM_WORLD.size, launch, MPI.Get_library_version().split("\n")[0].strip(), module)
     except MpibenchError:

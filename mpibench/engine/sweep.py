@@ -74,8 +74,8 @@ class Sweep:
         """
         session, config = self._session, self._config
         self._refuse_too_large()
-        device = setup.open_device(config.device, self._kernel, session)
-        kind = setup.choose_buffers(config.buffers, device)
+        device = session.everywhere(lambda: setup.open_device(config.device, self._kernel, session))
+        kind = session.everywhere(lambda: setup.choose_buffers(config.buffers, device))
         path, known = session.on_root(self._open)
         self._set_guard(path)
         loads, calibrations = setup.make_loads(

@@ -137,12 +137,20 @@ def _reason(records: Sequence[Record]) -> str:
     return f"{commonest} in {words.count(commonest)} of {len(records)} rows, at {size}: {example.evidence}{advice}."
 
 
-def closing_lines(results: Results, path: Path, ranks: int, module: str) -> Iterator[str]:
-    """The last lines: the files, and the exact lines to go on or to look further."""
+def closing_lines(results: Results, path: Path, ranks: int, module: str, more: str) -> Iterator[str]:
+    """The last lines: the files, and the exact lines to go on or to look further.
+
+    Args:
+        results: what was measured.
+        path: of the run.
+        ranks: of the communicator.
+        module: the benchmark.
+        more: flags that going on needs, such as more iterations; empty for none.
+    """
     unfinished = sum(record.status == "not-converged" for record in results.records)
     if unfinished:
         yield f"{unfinished} of {len(results.records)} rows did not reach the asked precision; to go on:"
-        yield f"  mpirun -n {ranks} python -m {module} --resume {shlex.quote(str(path))}"
+        yield f"  mpirun -n {ranks} python -m {module} --resume {shlex.quote(str(path))}{more}"
     measured = [record for record in results.records if "overlap" in record.figures]
     if measured:
         example = max(measured, key=lambda record: record.figures["exposed_s"])

@@ -8,4 +8,5 @@ PROGRESS = Registry(
         "none": "mpibench.progress.none:NoProgress",
         "poll": "mpibench.progress.poll:Poll",
     },
+    members=("drive",),
 )
