@@ -53,9 +53,10 @@ class Blocking(_Communicating):
 
     def run(self, marks: Marks) -> None:
         clock, blocking = marks.clock, self._blocking
-        marks.begin = clock()
+        begin = clock()
         blocking()
-        marks.end = clock()
+        end = clock()
+        marks.begin, marks.end = begin, end
 
 
 class Nonblocking(_Communicating):
@@ -63,11 +64,12 @@ class Nonblocking(_Communicating):
 
     def run(self, marks: Marks) -> None:
         clock, start = marks.clock, self._start
-        marks.begin = clock()
+        begin = clock()
         transfer = start()
-        marks.started = clock()
+        started = clock()
         transfer.Wait()
-        marks.end = clock()
+        end = clock()
+        marks.begin, marks.started, marks.end = begin, started, end
 
 
 class ComputeAlone:
@@ -86,11 +88,12 @@ class ComputeAlone:
         return 0
 
     def run(self, marks: Marks) -> None:
-        clock, launch, drive = marks.clock, self._launch, self._drive
-        marks.begin = clock()
+        clock, launch, drive, nothing = marks.clock, self._launch, self._drive, self._nothing
+        begin = clock()
         work = launch()
-        drive(work, self._nothing, marks)
-        marks.computed = marks.end = clock()
+        drive(work, nothing, marks)
+        end = clock()
+        marks.begin, marks.computed, marks.end = begin, end, end
 
 
 class Sequential(_Communicating):
@@ -104,12 +107,14 @@ class Sequential(_Communicating):
 
     def run(self, marks: Marks) -> None:
         clock, launch, drive, blocking = marks.clock, self._launch, self._drive, self._blocking
-        marks.begin = clock()
+        nothing = self._nothing
+        begin = clock()
         work = launch()
-        drive(work, self._nothing, marks)
-        marks.computed = clock()
+        drive(work, nothing, marks)
+        computed = clock()
         blocking()
-        marks.end = clock()
+        end = clock()
+        marks.begin, marks.computed, marks.end = begin, computed, end
 
 
 class Overlapped(_Communicating):
@@ -123,14 +128,15 @@ class Overlapped(_Communicating):
 
     def run(self, marks: Marks) -> None:
         clock, start, launch, drive = marks.clock, self._start, self._launch, self._drive
-        marks.begin = clock()
+        begin = clock()
         transfer = start()
-        marks.started = clock()
+        started = clock()
         work = launch()
         drive(work, transfer, marks)
-        marks.computed = clock()
+        computed = clock()
         transfer.Wait()
-        marks.end = clock()
+        end = clock()
+        marks.begin, marks.started, marks.computed, marks.end = begin, started, computed, end
 
 
 PhaseName = tuple[str, str]
