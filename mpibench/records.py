@@ -12,6 +12,7 @@ import io
 import json
 import math
 import os
+import shutil
 import threading
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
@@ -88,6 +89,10 @@ class RunDirectory:
         for path in (self.path, self.path / "samples.csv", self.path / "ranks.csv"):
             if not os.access(path, os.W_OK):
                 raise UsageError(f"--resume {self.path}: {path} cannot be written; copy the run to a place of your own")
+
+    def forget_stuck(self) -> None:
+        """What ranks told when an earlier launch was stuck says nothing of this one."""
+        shutil.rmtree(self.path / "stuck", ignore_errors=True)
 
     def append_visit(self, samples: Any, ranks: Iterable[Sequence[Any]], rank_samples: Any = ()) -> None:
         """Commit a visit: `samples` of SAMPLE_DTYPE, rows of ranks.csv, and rows of rank_samples.csv.
