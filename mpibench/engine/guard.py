@@ -69,7 +69,8 @@ class Guard(threading.Thread):
         turn = min(1.0, self._watchdog_s / 4)
         while True:
             received = signal.sigtimedwait(_SIGNALS, turn)
-            if received is not None:
+            # After SIGCONT Python 3.11's sigtimedwait may return what it never filled in.
+            if received is not None and received.si_signo in _SIGNALS:
                 self.end(SIGNALLED + received.si_signo, f"ended by {signal.Signals(received.si_signo).name}")
             elif not self._stopping and time.monotonic() - self._beat > self._watchdog_s:
                 self._end_stuck()

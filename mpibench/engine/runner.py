@@ -35,8 +35,8 @@ class Reporter(Protocol):
     ) -> None:
         """What is going to be measured, and what could mislead."""
 
-    def say(self, text: str) -> None:
-        """Anything else worth a line."""
+    def warn(self, text: str) -> None:
+        """Something that must be said, even if quiet."""
 
     def pass_done(self, number: int, cells: int, finished: int, elapsed_s: float, budget_s: float) -> None:
         """A pass is over."""
@@ -155,10 +155,11 @@ def _turn(
     assert store is not None
     history = store.history
     if visit is not None and measured is not None:
+        if measured.wrong:  # on disk before the samples, which look like any others
+            history.wrong[visit.cell] = history.wrong.get(visit.cell, 0) + measured.wrong
+            store.write_run()
         store.directory.append_visit(measured.samples, measured.ranks, measured.rank_samples)
         history.add(visit.cell, measured.samples, measured.seconds)
-        if measured.wrong:
-            history.wrong[visit.cell] = history.wrong.get(visit.cell, 0) + measured.wrong
     following = next_visit(plan, history, elapsed_s())
     if visit is not None and (following is None or following.number != visit.number):
         store.write_tables("")

@@ -127,7 +127,7 @@ class Sweep:
         store.directory.require_writable()
         if dropped:
             store.directory.keep_only(store.history.all_samples())
-            self._reporter.say(dropped)
+            self._reporter.warn(dropped)
         store.directory.forget_stuck()
         self._opened = _Opened(store.directory, store)
         return path, {label: Calibration(**values) for label, values in store.run["calibration"].items()}

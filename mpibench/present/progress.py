@@ -27,6 +27,10 @@ class ProgressLines:
         budget = "no budget" if budget_s == float("inf") else f"of {format_duration(budget_s)}"
         self.say(f"pass {number}: {finished} of {cells} cells finished, {format_duration(elapsed_s)} {budget}")
 
+    def warn(self, text: str) -> None:
+        """A warning, even if quiet: it could mislead."""
+        print(f"mpibench: warning: {text}", file=sys.stderr, flush=True)
+
     def say(self, text: str) -> None:
         """One line, unless quiet."""
         if not self._quiet:
@@ -48,4 +52,4 @@ class ProgressLines:
                 f"{format_duration(calibration.measured_s)}"
             )
         for caution in cautions:
-            print(f"mpibench: warning: {caution.text}", file=sys.stderr, flush=True)
+            self.warn(caution.text)
