@@ -29,8 +29,11 @@ class Triad:
     def __init__(self, array_module: Any, dtype: str, order: int | None) -> None:
         self._xp = array_module
         count = _ARRAY_NBYTES // array_module.dtype(dtype).itemsize
-        self._b = (array_module.arange(count, dtype="int64") % 101).astype(dtype)
-        self._c = (array_module.arange(count, dtype="int64") % 37).astype(dtype)
+        # In place, and exact up to 2^24: no temporary array beyond the three.
+        self._b = array_module.arange(count, dtype=dtype)
+        self._b %= 101
+        self._c = array_module.arange(count, dtype=dtype)
+        self._c %= 37
         self._a = array_module.zeros(count, dtype=dtype)
         self._three = self._a.dtype.type(3)
         self._fused = None

@@ -106,6 +106,8 @@ RESUMABLE = {
     "explain",
     "resume",
     "dry_run",
+    "config",
+    "output",
 }
 """Options that may change when a run goes on; all others belong to what was measured."""
 
@@ -121,9 +123,9 @@ def run(launch: Launch, argv: Sequence[str]) -> int:
     given = read_command(parser, Config, argv)
     if "help" in given:
         return say(launch, parser.format_help())
-    if "version" in given:
+    if given.get("version") == "true":
         return say(launch, f"mpibench {mpibench.__version__}")
-    if "list" in given:
+    if given.get("list") == "true":
         from mpibench.present.listing import plugins
 
         return say(launch, plugins(KERNELS, COLLECTIVES, PROGRESS))
@@ -208,14 +210,19 @@ def explain(launch: Launch, directory: "Path", case: str) -> int:
     from mpibench.engine.runner import load
     from mpibench.present.explain import picture
 
-    store, _ = load(directory)
+    store, dropped = load(directory)
+    if dropped:
+        say(launch, f"mpibench: warning: {dropped}", sys.stderr)
     records = evaluate(store.plan, store.history, store.facts).records
     return say(launch, picture(next(record for record in records if record.case == case), store.facts))
 
 
 def measure(launch: Launch, config: Config, texts: dict[str, str], case: str) -> int:
     """Start MPI, measure, and show the results on rank 0."""
+    from mpibench.engine.guard import block_signals
+
     began = time.monotonic()
+    block_signals()  # before numpy: the threads of its BLAS would take the signals
     level, reason = launcher.choose_thread_level(config.thread_level, launch, config.progress)
     blas = launcher.limit_blas_threads(os.environ, launch)
     from mpibench.engine.session import open_session

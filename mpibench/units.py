@@ -180,7 +180,10 @@ def _parse_size_range(text: str) -> tuple[int, ...]:
 
 def parse_computes(text: str) -> tuple[Compute, ...]:
     """Compute per layer: durations and GEMM orders, "1ms,4ms" or "n=512"; as given, in order."""
-    return tuple(_parse_compute(item) for item in split_list(text))
+    computes = tuple(_parse_compute(item) for item in split_list(text))
+    if len({compute[1:] for compute in computes}) < len(computes):
+        raise ValueError("the same compute is there twice; name each once")
+    return computes
 
 
 def _parse_compute(text: str) -> Compute:

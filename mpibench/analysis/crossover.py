@@ -63,11 +63,13 @@ def cover_point(points: Sequence[CoverInput]) -> Cover:
     if crossing is None:
         if middle[-1] > 0:
             return Cover(NEVER if lowest.excess.lo > 0 else UNRESOLVED)
-        return Cover(BEYOND, highest.nbytes) if highest.excess.hi <= 0 else Cover(UNRESOLVED)
+        note = _not_covered(points)
+        return Cover(BEYOND, highest.nbytes, note=note) if highest.excess.hi <= 0 else Cover(UNRESOLVED)
     index, nbytes = crossing
     below, above = points[index], points[index + 1]
     later = [p.nbytes for p in points[index + 2 :] if p.excess.hi <= 0]
-    note = f"covered again at {', '.join(map(str, later))} B" if later else ""
+    notes = [_not_covered(points[:index]), f"covered again at {', '.join(map(str, later))} B" if later else ""]
+    note = "; ".join(filter(None, notes))
     if above.nonblocking_s / below.nonblocking_s > _JUMP * above.nbytes / max(below.nbytes, 1) and below.nbytes:
         text = f"at the switch between {below.nbytes} and {above.nbytes} B"
         return Cover(AT_SWITCH, below.nbytes, below.nbytes, above.nbytes, "; ".join(filter(None, [text, note])))
@@ -75,6 +77,12 @@ def cover_point(points: Sequence[CoverInput]) -> Cover:
     lo = _first_crossing(points, [p.excess.hi for p in points])
     hi = _first_crossing(points, [p.excess.lo for p in points])
     return Cover(FOUND, nbytes, lo[1] if lo else None, hi[1] if hi else None, note)
+
+
+def _not_covered(points: Sequence[CoverInput]) -> str:
+    """Sizes below the cover point that are surely not covered, in words."""
+    holes = [point.nbytes for point in points if point.excess.lo > 0]
+    return f"not covered at {', '.join(map(str, holes))} B" if holes else ""
 
 
 def _first_crossing(points: Sequence[CoverInput], excess: Sequence[float]) -> tuple[int, float] | None:

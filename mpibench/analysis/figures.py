@@ -49,7 +49,7 @@ def case_figures(
 ) -> dict[str, float]:
     """All figures of a case by column name, NaN where there is none.
 
-    Beyond the columns: `exposed_share` (exposed over N), `wait_share`, `start_share` and `test_share` (of N),
+    Beyond the columns: `exposed_share` (exposed over N), `wait_share` and `start_share` (of N),
     and `cpu_wait_share`, the largest share of a phase that a rank spent waiting for a core.
     """
     b, n, c, s, t = (phase.span for phase in (allreduce, nonblocking, compute, sequential, overlapped))
@@ -84,7 +84,7 @@ def _parts(overlapped: Times, nonblocking: Any) -> dict[str, float]:
     """The parts of T in seconds, and of some their share of N."""
     figures = {f"{part}_s": median(getattr(overlapped, part)) for part in ("start", "during", "test", "wait")}
     figures["tests"] = median(overlapped.tests)
-    for part in ("start", "test", "wait"):
+    for part in ("start", "wait"):
         figures[f"{part}_share"] = median(getattr(overlapped, part) / nonblocking)
     return figures
 

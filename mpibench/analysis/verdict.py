@@ -50,6 +50,13 @@ def judge(
             "use at most as many ranks as cores (on two cores: mpirun -n 2), or an idle machine",
             WAITED_NOTE,
         )
+    if status == "unstable":
+        return Verdict(
+            UNRESOLVED_VERDICT,
+            "iterations depend on each other: the intervals are too narrow",
+            "a quieter machine, or a longer --budget",
+            "too noisy",
+        )
     width = figures["overlap_hi"] - figures["overlap_lo"]
     undecided = hidden_class not in (HIDDEN, "exposed")
     if undecided and not width <= _UNCERTAIN:
@@ -71,7 +78,8 @@ def _decided(figures: Mapping[str, float], hidden_class: str, progress: str, oth
         advice = "progress the collective while computing" + (
             ": --progress poll" if progress == "none" and "poll" not in others
             else "; compare the poll rows" if progress == "none"
-            else " more often: a shorter --poll-interval"
+            else " more often: a shorter --poll-interval" if figures["tests"] >= 1
+            else ": no test was made, for the compute does not last or cannot be split; a kernel of shorter steps"
         )  # fmt: skip
         return Verdict(NO_PROGRESS, f"{figures['wait_share']:.0%} of the collective's time was spent in Wait", advice)
     if little and figures["start_share"] >= _MOST:
@@ -89,7 +97,7 @@ def _decided(figures: Mapping[str, float], hidden_class: str, progress: str, oth
                 "the transfer takes cores or memory bandwidth from the compute: leave it a core, or bind differently",
             )
     if hidden_class == HIDDEN:
-        return Verdict(HIDDEN_VERDICT, "the step pays nothing for the collective", "")
+        return Verdict(HIDDEN_VERDICT, "the step pays at most 5 % of the blocking call's time", "")
     if figures["nonblocking_s"] > figures["compute_s"] and figures["overlap_lo"] > _LITTLE:
         rest = figures["nonblocking_s"] - figures["compute_s"]
         return Verdict(
@@ -101,6 +109,6 @@ def _decided(figures: Mapping[str, float], hidden_class: str, progress: str, oth
     return Verdict(
         PARTLY_HIDDEN,
         f"{figures['exposed_share']:.0%} of the collective's time is still exposed",
-        "overlapping costs more than it hides: keep the blocking call here" if figures["overlap_hi"] < 0
+        "slower than one after the other: keep the blocking call here" if figures["speedup_hi"] < 1
         else "a shorter --poll-interval, or more compute per message",
     )  # fmt: skip

@@ -82,8 +82,8 @@ class Bench:
         hot_stamps = {}
         if cell.index not in self._prepared:
             self._prepare(cell, load, go_on)
-            if hot and go_on():
-                hot_stamps = self._hot_loops(cell)
+        if hot and go_on():
+            hot_stamps = self._hot_loops(cell)
         phases = self._prepared[cell.index][1]
         marks = Marks(load.quantum)
         order = orders(len(phases), visit.iterations, f"{self._seed}-{cell.index}-{visit.number}")

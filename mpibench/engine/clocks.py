@@ -12,8 +12,6 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-NOT_COMMON = "several hosts without a common clock: times are the slowest rank's own"
-
 
 class Spans(NamedTuple):
     """One time per iteration and phase, int64 nanoseconds, each of shape (iterations, phases)."""

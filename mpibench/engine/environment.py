@@ -61,6 +61,27 @@ def describe(session: Session) -> dict[str, Any]:
     }
 
 
+def changes(before: Mapping[str, Any], now: Mapping[str, Any]) -> Iterator[Caution]:
+    """What differs between the launch that began a run and the one that goes on with it."""
+
+    def essence(around: Mapping[str, Any]) -> dict[str, Any]:
+        variables = around["environment"].items()
+        return {
+            "hosts": sorted({host["host"] for host in around["hosts"]}),
+            "cores by rank": [host["cores"] for host in around["hosts"]],
+            "versions": around["versions"],
+            "environment variables": {name: value for name, value in variables if not name.startswith("SLURM_")},
+        }
+
+    earlier, later = essence(before), essence(now)
+    if differing := [name for name in earlier if earlier[name] != later[name]]:
+        yield Caution(
+            "other-machine",
+            f"this launch differs from the one that began the run in its {', '.join(differing)}: the figures mix both "
+            "(run.json has the details)",
+        )
+
+
 def clock_step_ns() -> int:
     """The least step of the clock seen in a short loop, in nanoseconds."""
     least = 1 << 62
@@ -157,6 +178,10 @@ def _compute(kernel: type[Kernel], poll_interval_s: float, step_s: float) -> Ite
 
 
 def _clock() -> Iterator[Caution]:
+    if not Path("/proc/thread-self/schedstat").exists():
+        yield Caution(
+            "no-cpu-wait", "this system does not tell when a rank waits for a core: a stolen core may read as overlap"
+        )
     step = clock_step_ns()
     if step > _COARSE_NS:
         yield Caution("coarse-clock", f"the clock advances in steps of {step} ns: short messages cannot be timed")

@@ -18,8 +18,9 @@ from pathlib import Path
 from mpibench.errors import SIGNALLED, STUCK
 
 _SIGNALS = {signal.SIGTERM, signal.SIGINT}
-_ROOT_FIRST_S = 0.5  # other ranks let rank 0 speak: its Abort silences them
-_COLLECT_S = 1.0  # rank 0 waits so long for the other ranks' reports
+_ROOT_FIRST_S = 2.5  # other ranks let rank 0 speak: its Abort silences them
+_COLLECT_S = 2.5  # rank 0 waits so long for the other ranks' reports: their guards look once a second
+_HEARD_S = 0.7  # a launcher drops what it has not yet passed on when a rank calls Abort
 _UNHEARD_S = 4.0  # other ranks act themselves if rank 0 has not ended the job by then
 
 
@@ -87,6 +88,7 @@ class Guard(threading.Thread):
             message += f"\nmpibench: the tables could not be brought up to date: {error}"
         kept = f"; what was measured is in {self.directory}" if self.directory else ""
         self._say(f"mpibench: rank {self.rank}: {message}{kept}\n")
+        time.sleep(_HEARD_S)
         self.abort(status)
         time.sleep(_UNHEARD_S)  # MPI_Abort returns in no library known, but may hang
         os._exit(status)

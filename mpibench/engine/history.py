@@ -24,6 +24,7 @@ class History:
         self._visits: dict[int, list[Any]] = {}
         self._seconds: dict[int, float] = {}
         self._times: dict[tuple[int, PhaseName], Times] = {}
+        self.worst: dict[int, tuple[int, float]] = {}  # plan.worst_interval's memory: visits, half-width
         self.wrong: dict[int, int] = {}  # elements, by cell
         self.skipped: dict[int, str] = {}  # reason, by cell
 
@@ -48,6 +49,11 @@ class History:
     def visits(self, cell: int) -> int:
         """Number of committed visits."""
         return len(self._visits.get(cell, ()))
+
+    def next_number(self, cell: int) -> int:
+        """The number of a cell's next visit: one more than the last, though one before may have been dropped."""
+        visits = self._visits.get(cell)
+        return int(visits[-1]["visit"][0]) + 1 if visits else 0
 
     def iterations(self, cell: int) -> int:
         """Number of committed iterations."""

@@ -7,6 +7,7 @@ imported, and a usage error must be printed once. Pure functions of the environm
 import os
 import re
 from collections.abc import Mapping, MutableMapping
+from contextlib import suppress
 from typing import NamedTuple
 
 from mpibench.errors import EnvironmentRefused
@@ -26,7 +27,7 @@ class Launch(NamedTuple):
     local_rank: int  # on this host
     local_ranks: int  # on this host; 1 where nothing tells
     open_mpi: bool  # started by Open MPI's mpirun
-    cores: int  # in this process's affinity mask
+    cores: int  # that the ranks of this host may use together
 
 
 def identify(environ: Mapping[str, str]) -> Launch:
@@ -37,8 +38,16 @@ def identify(environ: Mapping[str, str]) -> Launch:
         local_rank=_first(environ, _LOCAL_RANK, 0),
         local_ranks=_first(environ, _LOCAL_RANKS, 0) or _slurm_local_ranks(environ),
         open_mpi="OMPI_COMM_WORLD_RANK" in environ,
-        cores=len(os.sched_getaffinity(0)),
+        cores=_cores(),
     )
+
+
+def _cores() -> int:
+    """Cores that this host's ranks may use together: a launcher that binds ranks is itself not bound."""
+    cores = os.sched_getaffinity(0)
+    with suppress(OSError):  # the launcher is gone
+        cores |= os.sched_getaffinity(os.getppid())
+    return len(cores)
 
 
 def _first(environ: Mapping[str, str], names: tuple[str, ...], default: int) -> int:

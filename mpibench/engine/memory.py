@@ -4,7 +4,8 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from mpibench.errors import UsageError
-from mpibench.units import approximate_bytes
+from mpibench.protocols import Kernel
+from mpibench.units import Compute, approximate_bytes
 
 _LIBRARY_MESSAGES = 2  # temporary messages that an MPI library takes for a reduction, at most seen
 _HARNESS_NBYTES = 32 << 20  # per rank: patterns, samples, tables
@@ -14,6 +15,12 @@ def need_per_rank(largest_nbytes: int, in_place: bool, kernel_nbytes: int) -> in
     """Bytes that a rank takes beyond what it has after MPI's start."""
     messages = (1 if in_place else 2) + _LIBRARY_MESSAGES
     return messages * largest_nbytes + _HARNESS_NBYTES + kernel_nbytes
+
+
+def kernel_nbytes(kernel: type[Kernel], computes: Sequence[Compute]) -> int:
+    """Bytes of a kernel's arrays: three matrices of the largest order asked for, while they are being made."""
+    order = max((compute.order or 0 for compute in computes), default=0)
+    return max(int(getattr(kernel, "working_set_nbytes", 0)), 5 * 8 * order**2)
 
 
 def available_nbytes() -> int | None:
@@ -30,10 +37,18 @@ def available_nbytes() -> int | None:
         ("/sys/fs/cgroup/memory/memory.limit_in_bytes", "/sys/fs/cgroup/memory/memory.usage_in_bytes"),
     ):
         try:
-            candidates.append(int(Path(limit).read_text()) - int(Path(used).read_text()))
+            candidates.append(int(Path(limit).read_text()) - int(Path(used).read_text()) + _reclaimable(Path(limit)))
         except (OSError, ValueError):
             continue
     return min(candidates) if candidates else None
+
+
+def _reclaimable(limit: Path) -> int:
+    """Bytes of a control group's cache of files, which count as used but are given up when needed."""
+    for line in (limit.parent / "memory.stat").read_text().splitlines():
+        if line.startswith(("inactive_file ", "total_inactive_file ")):
+            return int(line.split()[1])
+    return 0
 
 
 def refuse_too_large(hosts: Sequence[tuple[str, int | None]], need: int, largest_nbytes: int) -> None:

@@ -76,7 +76,7 @@ def next_visit(plan: Plan, history: History, elapsed_s: float) -> Visit | None:
     block = block_length(len(plan.names))
     if iterations > block:
         iterations -= iterations % block  # only whole blocks are balanced
-    return Visit(cell, history.visits(cell), iterations, share_s)
+    return Visit(cell, history.next_number(cell), iterations, share_s)
 
 
 def outcome(plan: Plan, history: History, cell: int) -> str:
@@ -96,7 +96,11 @@ def worst_interval(plan: Plan, history: History, cell: int) -> float:
     """The widest interval of B, N, each T and each overlap, as half-width over what was asked for."""
     if history.iterations(cell) < 6:
         return float("inf")
-    return max(half / plan.precision for half in _half_widths(plan, history, cell))
+    visits, worst = history.worst.get(cell, (0, 0.0))
+    if visits != history.visits(cell):
+        worst = max(_half_widths(plan, history, cell))
+        history.worst[cell] = history.visits(cell), worst
+    return worst / plan.precision
 
 
 def _half_widths(plan: Plan, history: History, cell: int) -> Iterator[float]:

@@ -45,6 +45,7 @@ class Facts:
     common_clock: bool  # all ranks read one clock
     device_driven: bool  # the host is free while the kernel runs
     emulated: bool  # no device really computed
+    checked: bool  # results were compared
 
 
 @dataclass(frozen=True)
@@ -96,12 +97,12 @@ def _record(plan: Plan, history: History, facts: Facts, cell: Cell, progress: st
     wrong = history.wrong.get(cell.index, 0)
     if wrong:
         return Record(
-            name, cell, progress, "failed", WRONG_DATA, f"{wrong} elements of the results were wrong",
-            "do not use this collective here; report it to the makers of the MPI library",
+            name, cell, progress, "failed", WRONG_DATA, f"{wrong} elements of a result were wrong",
+            "check a kernel of your own; else do not use this collective here, and report it to the library's makers",
             (*notes, f"{wrong} wrong elements"), {"wrong": wrong, "iterations": history.iterations(cell.index)},
         )  # fmt: skip
     if not history.iterations(cell.index):
-        evidence = "the budget was spent before it was measured"
+        evidence = "the run ended before it was measured"
         return Record(name, cell, progress, "not-converged", UNRESOLVED, evidence, "a larger --budget, or fewer sizes",
                       (*notes, evidence), {"iterations": 0})  # fmt: skip
     b, n, c, s = (history.times(cell.index, (p, "")) for p in (ALLREDUCE, NONBLOCKING, COMPUTE, SEQUENTIAL))
@@ -110,7 +111,8 @@ def _record(plan: Plan, history: History, facts: Facts, cell: Cell, progress: st
     same = [other.index for other in plan.cells if other.count == cell.count]
     figures["allreduce_hot_s"] = history.hot_median(same, ALLREDUCE_HOT)
     figures["nonblocking_hot_s"] = history.hot_median(same, NONBLOCKING_HOT)
-    figures["wrong"] = 0
+    if facts.checked:
+        figures["wrong"] = 0
     status, why = _status(plan, history, cell, figures)
     return Record(name, cell, progress, status, notes=tuple([*notes, why] if why else notes), figures=figures)
 
@@ -123,6 +125,8 @@ def _notes(facts: Facts, cell: Cell) -> Iterator[str]:
         yield f"{cell.asked_nbytes} B asked, {cell.nbytes} B sent: whole elements of {cell.dtype}"
     if not facts.common_clock:
         yield "no common clock: slowest local durations"
+    if not facts.checked:
+        yield "results not checked"
     if facts.oversubscribed:
         yield "more ranks than cores"
 
@@ -136,7 +140,7 @@ def _status(plan: Plan, history: History, cell: Cell, figures: Mapping[str, floa
     if word == stopping.CONVERGED:
         return "converged", ""
     worst = worst_interval(plan, history, cell.index)
-    missed = f"widest interval {worst:.1f} x the asked precision"
+    missed = f"widest interval of the cell {worst:.1f} x the asked precision"
     if np.isinf(worst):
         missed = "fewer than 6 iterations: no interval"
     return (UNRESOLVED if word == stopping.FUTILE else "not-converged"), missed
@@ -148,7 +152,11 @@ def _crossover(
     """The crossover of one compute under one strategy, and the class of every size."""
     points, exposed, allreduce, computes = [], [], [], []
     for cell, record in zip(cells, family, strict=True):
-        trusted = "overlap" in record.figures and not record.figures["cpu_wait_share"] > CORE_SHARE
+        trusted = (
+            "overlap" in record.figures
+            and not record.figures["cpu_wait_share"] > CORE_SHARE
+            and record.status != "unstable"
+        )
         b, n, c = (history.times(cell.index, (p, "")) for p in (ALLREDUCE, NONBLOCKING, COMPUTE))
         t = history.times(cell.index, (OVERLAPPED, progress))
         exposed.append(t.span - c.span if trusted else np.empty(0))

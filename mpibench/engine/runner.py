@@ -7,7 +7,9 @@ made anew from it after every pass and whenever the run ends, in order or not.
 import dataclasses
 import time
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from functools import partial
+from math import isnan
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -19,8 +21,8 @@ from mpibench.engine.plan import Plan, Visit, next_visit, outcome
 from mpibench.engine.results import Facts, Results, crossover_row, evaluate, overlap_row
 from mpibench.engine.session import Session
 from mpibench.engine.stopping import GO_ON
-from mpibench.errors import Unsupported
-from mpibench.protocols import Caution, Cell
+from mpibench.errors import DiskFault, Unsupported
+from mpibench.protocols import ALLREDUCE_HOT, Caution, Cell
 from mpibench.records import CROSSOVER_COLUMNS, OVERLAP_COLUMNS, RunDirectory, read_run, read_samples
 from mpibench.units import IterationRange, format_bytes
 
@@ -158,18 +160,24 @@ def _turn(
         if measured.wrong:  # on disk before the samples, which look like any others
             history.wrong[visit.cell] = history.wrong.get(visit.cell, 0) + measured.wrong
             store.write_run()
-        store.directory.append_visit(measured.samples, measured.ranks, measured.rank_samples)
+        try:
+            store.directory.append_visit(measured.samples, measured.ranks, measured.rank_samples)
+        except DiskFault as fault:
+            with suppress(DiskFault):
+                store.write_tables(str(fault))
+            raise
         history.add(visit.cell, measured.samples, measured.seconds)
     following = next_visit(plan, history, elapsed_s())
-    if visit is not None and (following is None or following.number != visit.number):
+    done = history.visits(visit.cell) if visit is not None else 0
+    if visit is not None and (following is None or history.visits(following.cell) >= done):
         store.write_tables("")
         finished = sum(outcome(plan, history, cell.index) != GO_ON for cell in plan.cells)
-        reporter.pass_done(visit.number + 1, len(plan.cells), finished, elapsed_s(), plan.budget_s)
+        reporter.pass_done(done, len(plan.cells), finished, elapsed_s(), plan.budget_s)
     if following is None:
         return None, False
     count = plan.cells[following.cell].count
     same = [cell.index for cell in plan.cells if cell.count == count]
-    return following, all(not history.visits(cell) for cell in same)
+    return following, isnan(history.hot_median(same, ALLREDUCE_HOT))
 
 
 def rebuild(path: Path, ended: str) -> None:

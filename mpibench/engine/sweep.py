@@ -84,7 +84,7 @@ class Sweep:
         plan, facts = self._plan(calibrations), self._facts(device, kind)
         gpus = session.control.allgather(device.identity)
         cautions = environment.cautions(session, self._kernel, config.poll_interval, calibrations, gpus)
-        session.on_root(lambda: self._begin(plan, facts, calibrations, cautions, command))
+        session.on_root(lambda: self._begin(plan, facts, calibrations, cautions, gpus, command))
         collective_class = COLLECTIVES.load(config.collective)
         buffers, collective = setup.make_buffers(
             kind, device, session, collective_class, count=self._largest(), dtype=config.dtype, in_place=config.in_place
@@ -105,7 +105,8 @@ class Sweep:
     def _refuse_too_large(self) -> None:
         config, session = self._config, self._session
         largest = max((cell.nbytes for cell in self._make_cells({}, self._standard) if not cell.skip), default=0)
-        need = memory.need_per_rank(largest, config.in_place, getattr(self._kernel, "working_set_nbytes", 0))
+        kernel_nbytes = memory.kernel_nbytes(self._kernel, config.compute)
+        need = memory.need_per_rank(largest, config.in_place, kernel_nbytes)
         free = session.control.allgather((session.hosts[session.rank].name, memory.available_nbytes()))
         session.on_root(lambda: memory.refuse_too_large(free, need, largest))
 
@@ -138,7 +139,7 @@ class Sweep:
         def flush(ended: str) -> None:
             if self.store is not None:
                 self.store.write_tables(ended)
-            elif (path / "run.json").exists():
+            elif self._session.rank and (path / "run.json").exists():
                 rebuild(path, ended)
 
         self._session.guard.directory = path
@@ -155,24 +156,34 @@ class Sweep:
         return Facts(
             session.ranks, session.nodes, session.thread_level, session.oversubscribed, blas_threads(os.environ),
             device.name, kind, self._config.poll_interval, session.common_clock,
-            self._kernel.device_driven or device.name == "cuda", self._kernel.emulated,
+            self._kernel.device_driven or device.name == "cuda", self._kernel.emulated, not self._config.no_check,
         )  # fmt: skip
 
     def _begin(
-        self, plan: Plan, facts: Facts, calibrations: dict[str, Calibration], cautions: list[Caution], command: str
+        self,
+        plan: Plan,
+        facts: Facts,
+        calibrations: dict[str, Calibration],
+        cautions: list[Caution],
+        gpus: list[str],
+        command: str,
     ) -> None:
         """Rank 0: the store with its first run.json; warnings are shown."""
         assert self._opened is not None
         directory, earlier = self._opened
-        launch = {"command": command, "start": now(), "end": now(), "ended": ""}
+        around = environment.describe(self._session)
+        launch = {"command": command, "start": now(), "end": now(), "ended": "", **around}
+        if earlier:
+            cautions = [*cautions, *environment.changes(earlier.run["launches"][0], around)]
         run = {
             "benchmark": "overlap",
             "settings": self._settings,
             "launches": [*(earlier.run["launches"] if earlier else ()), launch],
             "calibration": {label: dataclasses.asdict(calibration) for label, calibration in calibrations.items()},
             "thread_level_asked": self._config.thread_level,
+            "gpus": gpus,
             "warnings": [dataclasses.asdict(caution) for caution in cautions],
-            **environment.describe(self._session),
+            **around,
         }
         if earlier:
             self._refuse_other_machine(earlier, facts, run)

@@ -4,7 +4,7 @@ from collections.abc import Iterator, Sequence
 from typing import Any
 
 from mpibench.engine.launcher import Launch
-from mpibench.engine.memory import available_nbytes, need_per_rank
+from mpibench.engine.memory import available_nbytes, kernel_nbytes, need_per_rank
 from mpibench.engine.phases import phase_names
 from mpibench.kernels import KERNELS
 from mpibench.protocols import Cell
@@ -26,12 +26,13 @@ def _lines(config: Any, cells: Sequence[Cell], launch: Launch) -> Iterator[str]:
     for cell in cells:
         if cell.skip:
             yield f"  skipped: {format_bytes(cell.asked_nbytes)}: {cell.skip}"
-    kernel_nbytes = getattr(KERNELS.load(config.kernel), "working_set_nbytes", 0)
-    need = need_per_rank(max(cell.nbytes for cell in cells), config.in_place, kernel_nbytes)
+    largest = max(cell.nbytes for cell in cells)
+    need = need_per_rank(largest, config.in_place, kernel_nbytes(KERNELS.load(config.kernel), config.compute))
     free = available_nbytes()
+    fits = "" if free is None or need * launch.local_ranks <= free else ": it does not fit"
     yield (
         f"memory: at most {approximate_bytes(need)} a rank beyond what MPI takes, {launch.local_ranks} rank(s) on this "
-        f"host, {approximate_bytes(free) + ' free' if free is not None else 'what is free cannot be told'}"
+        f"host, {approximate_bytes(free) + ' free' if free is not None else 'what is free cannot be told'}{fits}"
     )
     # A preamble before every phase, and compute in C, S and each T; what the collectives add is not known.
     per_iteration = sum(
@@ -40,4 +41,7 @@ def _lines(config: Any, cells: Sequence[Cell], launch: Launch) -> Iterator[str]:
     ) * len(config.sizes)
     least = config.iterations.least * per_iteration
     limit = "no budget" if config.budget == float("inf") else f"ended by the budget of {format_duration(config.budget)}"
+    for compute in config.compute:
+        if compute.order:
+            yield f"time of {compute.label}: not known before it is calibrated, and left out below"
     yield f"time: at least {format_duration(least)} of compute for {config.iterations.least} iterations a cell, {limit}"

@@ -3,11 +3,12 @@
 import os
 import sys
 import time
+import traceback
 from collections.abc import Callable
 from typing import TextIO
 
 from mpibench.engine.launcher import Launch, identify
-from mpibench.errors import DONE, MpibenchError
+from mpibench.errors import DONE, FAULT, MpibenchError
 
 _AFTER_RANK_0_S = 0.3
 _AFTER_RANK_0_OPEN_MPI_S = 1.0  # its mpirun drops what rank 0 says if another rank ends first
@@ -27,6 +28,12 @@ def command(body: Callable[[Launch], int]) -> int:
         else:
             time.sleep(_AFTER_RANK_0_OPEN_MPI_S if launch.open_mpi else _AFTER_RANK_0_S)
         return error.status
+    except BrokenPipeError:  # the reader of stdout left early, as head does
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return DONE
+    except Exception:
+        traceback.print_exc()
+        return FAULT
 
 
 def say(launch: Launch, text: str, stream: TextIO | None = None) -> int:

@@ -97,12 +97,12 @@ def sentences(results: Results) -> Iterator[str]:
 def _meaning(crossover: Crossover) -> str:
     """The cover and the hidden point in words."""
     cover, hidden = crossover.cover, crossover.hidden
-    smallest, largest = (format_bytes(crossover.cells[i].nbytes) for i in (0, -1))
+    top = approximate_bytes(cover.nbytes or 0)
     covered = {
         "found": f"compute covers messages up to {_interval(cover.nbytes, cover.lo, cover.hi)}",
-        "at-switch": f"compute covers messages up to {approximate_bytes(cover.nbytes or 0)}, {cover.note}",
-        "beyond": f"compute covers all messages up to {largest}, the largest measured",
-        "never": f"compute covers no message, not even {smallest}",
+        "at-switch": f"compute covers messages up to {top}",
+        "beyond": f"compute covers messages up to {top}, the largest measured",
+        "never": "compute covers no message that was measured",
         "unresolved": "whether compute covers the messages is unresolved",
     }[cover.status]
     whole = f"hides them up to {format_bytes(hidden.nbytes or 0)}"
@@ -117,7 +117,8 @@ def _meaning(crossover: Crossover) -> str:
         else "what it hides is unresolved",
     }[hidden.status]
     note = f" ({hidden.note})" if hidden.note else ""
-    return f"{covered}; {hides}{note}"
+    cover_note = f" ({cover.note})" if cover.note else ""
+    return f"{covered}{cover_note}; {hides}{note}"
 
 
 def _interval(value: float | None, lo: float | None, hi: float | None) -> str:

@@ -69,7 +69,6 @@ def visits(directory: Path) -> set[tuple[int, int]]:
     found = timed.groupby(keys).size()
     wanted = ranks[ranks["rank"] == 0].drop_duplicates(keys, keep="last").set_index(keys)["iterations"]
     assert (found == wanted.loc[found.index]).all(), "a visit is not whole"
-    assert (timed.groupby(["cell", "visit"]).size().groupby(level=0).count() > 0).all()
     numbers = {(int(cell), int(visit)) for cell, visit in timed[["cell", "visit"]].itertuples(index=False)}
     for cell in {cell for cell, _ in numbers}:
         mine = sorted(visit for other, visit in numbers if other == cell)
@@ -89,6 +88,7 @@ def check_valid(directory: Path) -> dict[str, Any]:
     assert set(table["status"]) <= STATUSES
     assert set(table["verdict"]) <= VERDICTS
     points = read(directory, "crossover.csv")
+    assert len(points) == len({cell["compute"] for cell in cells}) * len(run["plan"]["strategies"])
     assert set(points["cover_status"]) | set(points["hidden_status"]) <= POINTS
     samples = read(directory, "samples.csv")
     iterations = samples[samples["phase"] == "compute"].groupby("cell").size()

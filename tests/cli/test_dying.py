@@ -106,6 +106,11 @@ def check_resumable(cwd: Path, ranks: int = 3) -> None:
     assert read(directory, "overlap.csv")["iterations"].ge(30).all()
 
 
+def check_status(finished: Finished, status: int) -> None:
+    """Hydra hands a status on; Open MPI's mpirun has its own of some of them, but not 0."""
+    assert finished.status == status or (is_open_mpi() and finished.status != 0), finished
+
+
 def check_told(finished: Finished, *patterns: str) -> None:
     """Each of these once on stderr."""
     for pattern in patterns:
@@ -121,7 +126,7 @@ def test_a_rank_that_raises(faulty, tmp_path):
     with running(tmp_path, "Raises", faulty=faulty) as run:
         run.break_down()
         finished = run.end()
-    assert finished.status == 6, finished
+    check_status(finished, 6)
     check_told(
         finished, "Traceback", r"RuntimeError: the step broke", r"in break_down\n", r"rank \d: raised RuntimeError"
     )
@@ -130,7 +135,6 @@ def test_a_rank_that_raises(faulty, tmp_path):
     assert int(teller[1]) in faulty, finished
     assert re.match(r"raised RuntimeError at cell", ended(run.directory))
     check_valid(run.directory)
-    check_resumable(tmp_path)
 
 
 @pytest.mark.parametrize("rank", [0, 2])
@@ -154,7 +158,6 @@ def test_a_rank_that_is_stopped(rank, tmp_path):
     assert re.search(r"^  ranks? .*: at cell \d \((4|1K), 300us\), \w+", finished.err, re.MULTILINE), finished
     assert ended(run.directory).startswith("stuck")
     check_valid(run.directory)
-    check_resumable(tmp_path)
 
 
 @pytest.mark.parametrize(
@@ -177,10 +180,7 @@ def test_a_rank_that_hangs(kernel, rank, line, tmp_path):
 
 
 def check_stuck(finished: Finished) -> None:
-    if is_open_mpi():
-        assert finished.status != 0, finished
-    else:
-        assert finished.status == 5, finished
+    check_status(finished, 5)
     assert "no phase finished for 3 s (--watchdog); cell " in finished.err, finished
 
 
@@ -206,8 +206,7 @@ def test_a_hang_before_the_first_visit(tmp_path):
     env = {"FAULT_RANKS": "1", "FAULT_WHEN": str(tmp_path / "cue")}
     words = (*OVERLAP, *ENDLESS, "--kernel", "tests.cli.faults:HangsInPython", "--thread-level", "multiple")
     finished = mpirun(3, *words, "--watchdog", "3s", "--output", "run", cwd=tmp_path, env=env, timeout=SECONDS)
-    assert finished.status == 5 or is_open_mpi(), finished
-    assert finished.status != 0, finished
+    check_status(finished, 5)
     assert "calibrating 300us" in finished.err, finished
     assert re.search(r"^  rank 1: at calibrating 300us.*faults.py", finished.err, re.MULTILINE), finished
 
@@ -218,7 +217,7 @@ def test_a_signal_to_the_launcher_while_all_are_inside_mpi(number, tmp_path):
         run.break_down(1)
         run.job.signal(number)
         finished = run.end()
-    assert finished.status == 128 + number if not is_open_mpi() else finished.status != 0, finished
+    check_status(finished, 128 + number)
     # Open MPI hands SIGTERM on for SIGINT too, and often ends before the ranks' last words arrive.
     name = "SIG(TERM|INT)" if is_open_mpi() else number.name
     assert re.fullmatch(f"ended by {name}", ended(run.directory))
@@ -233,7 +232,7 @@ def test_a_signal_to_one_rank(rank, number, tmp_path):
     with running(tmp_path, "Steady") as run:
         os.kill(run.pid(rank), number)
         finished = run.end()
-    assert finished.status == 128 + number if not is_open_mpi() else finished.status != 0, finished
+    check_status(finished, 128 + number)
     assert f"rank {rank}: ended by {number.name}" in finished.err
     assert ended(run.directory) == f"ended by {number.name}"
     check_valid(run.directory)
@@ -293,29 +292,27 @@ def tiny_disk() -> list[str]:
     pytest.skip(f"no tmpfs can be mounted: {tried.stderr.strip()}")
 
 
-@pytest.mark.parametrize("size", ["48k", "200k", "300k"], ids=["at once", "in the hot loops", "later"])
+@pytest.mark.parametrize("size", ["48k", "240k"], ids=["at once", "later"])
 def test_a_full_disk(size, tiny_disk, tmp_path):
     """The file system is gone with the job: what it held is copied out first, also when it held no whole run."""
     (tmp_path / "disk").mkdir()
     words = (*OVERLAP, *ENDLESS, "--kernel", "tests.cli.faults:Steady", "--thread-level", "multiple")
-    script = (
-        f'mount -t tmpfs -o size={size} none disk || exit 99; "$@"; status=$?; '
-        "cp -a disk/run run; ls -a disk/run >&2; exit $status"
-    )
+    script = f'mount -t tmpfs -o size={size} none disk || exit 99; "$@"; status=$?; cp -a disk/run run; exit $status'
     command = [*tiny_disk, "sh", "-c", script, "sh", mpirun_path(), "-n", "3", sys.executable]
     with Job([*command, *words, "--output", "disk/run"], tmp_path) as job:
         finished = job.wait()
         assert job.all_gone(), finished
-    assert finished.status == 6 if not is_open_mpi() else finished.status not in (0, 99), finished
+    check_status(finished, 6)
+    assert finished.status != 99, finished
     blamed = [line for line in finished.said if re.search(r"disk/run/\S+: ", line)]
     assert len(blamed) == 1, finished
     assert re.search(r"No space left on device|the disk is full", blamed[0]), finished
     assert "whole" in blamed[0], finished
     assert "Traceback" not in finished.err, finished
     assert not list((tmp_path / "run").glob(".*")), finished
-    if (tmp_path / "run" / "run.json").exists():
-        visits(tmp_path / "run") if len((tmp_path / "run" / "samples.csv").read_text().splitlines()) > 1 else None
-        check_resumable(tmp_path)
+    if size != "48k":  # which does not even hold the first visit
+        assert visits(tmp_path / "run")
+    check_resumable(tmp_path)
 
 
 @pytest.fixture

@@ -182,3 +182,9 @@ def test_hidden_point(
 
 def test_no_sizes_have_no_hidden_point() -> None:
     assert hidden_point([], []).status == "unresolved"
+
+
+def test_a_smaller_size_that_is_not_covered_is_told() -> None:
+    points = [CoverInput(n, Interval(m, m - 0.1, m + 0.1), 1.0) for n, m in ((1024, 1.0), (2048, -1.0))]
+    found = cover_point(points)
+    assert (found.status, found.nbytes, found.note) == ("beyond", 2048, "not covered at 1024 B")

@@ -135,3 +135,11 @@ def test_n_singletons_are_told_what_is_wrong(tmp_path: Path, monkeypatch: pytest
     monkeypatch.setenv("PATH", str(tmp_path / "b"))
     with pytest.raises(EnvironmentRefused, match="on PATH: none"):
         refuse_single_rank(1, launch(ranks=8), "MPICH", "mpibench.overlap")
+
+
+def test_bound_ranks_have_the_cores_that_their_launcher_may_use(monkeypatch: pytest.MonkeyPatch) -> None:
+    masks = {0: {3}, os.getppid(): {0, 1, 2, 3}}
+    monkeypatch.setattr(os, "sched_getaffinity", lambda pid: masks[pid])
+    bound = identify({"MPI_LOCALNRANKS": "4", "PMI_RANK": "3"})
+    assert bound.cores == 4
+    assert choose_thread_level("auto", bound, ("none",))[0] == "funneled"

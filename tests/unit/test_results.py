@@ -31,7 +31,7 @@ CROSSOVER = (
     "collective, kernel, compute_s, progress, poll_interval_s, cover_nbytes, cover_lo, cover_hi, cover_status, "
     "hidden_nbytes, hidden_lo, hidden_hi, hidden_from_nbytes, hidden_status, note"
 )
-FACTS = Facts(2, 1, "funneled", False, 1, "cpu", "host", 50e-6, True, False, False)
+FACTS = Facts(2, 1, "funneled", False, 1, "cpu", "host", 50e-6, True, False, False, True)
 US = 1000  # ns
 C = 1000 * US
 N = {4: 10 * US, 65536: 100 * US, 1 << 20: 500 * US, 16 << 20: 2000 * US}  # = B, by size
@@ -134,7 +134,7 @@ def test_what_was_not_measured_is_a_row_with_its_reason_and_no_times() -> None:
         ("4-1ms-none", "skipped", "skipped", "not in this library"),
         ("64K-1ms-poll", "failed", "wrong-data", "7 wrong elements"),
         ("64-1ms-none", "skipped", "skipped", "no room"),
-        ("128-1ms-poll", "not-converged", "unresolved", "the budget was spent"),
+        ("128-1ms-poll", "not-converged", "unresolved", "the run ended before it was measured"),
     ):
         row = found[case]
         assert (row["status"], row["verdict"]) == (status, verdict)
@@ -174,12 +174,13 @@ def test_rows_that_waited_for_a_core_take_no_part_in_the_crossover() -> None:
 
 
 def test_rounding_and_other_notes() -> None:
-    facts = Facts(8, 2, "funneled", True, 1, "cpu", "host", 50e-6, False, True, True)
+    facts = Facts(8, 2, "funneled", True, 1, "cpu", "host", 50e-6, False, True, True, False)
     results = evaluate(*measured(cells(1)), facts)
     row = rows(results, facts)["1-1ms-none"]
     assert (row["nbytes"], row["count"]) == (4, 1)
-    for note in ("1 B asked, 4 B sent", "emulated", "no common clock", "more ranks than cores"):
+    for note in ("1 B asked, 4 B sent", "emulated", "no common clock", "more ranks than cores", "results not checked"):
         assert note in row["note"]
+    assert "wrong" not in row, "nothing was compared"
     assert math.isnan(row["compute_slowdown"]), "device-driven"
     assert "emulated" in crossover_row(results.crossovers[0], facts)["note"]
 

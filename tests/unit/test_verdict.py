@@ -15,6 +15,7 @@ PLAIN = {
     "nonblocking_s": 5.0, "compute_s": 10.0, "exposed_s": 2.5, "exposed_share": 0.5,
     "overlap": 0.5, "overlap_lo": 0.45, "overlap_hi": 0.55,
     "wait_share": 0.3, "start_share": 0.1, "compute_slowdown": 1.0, "cpu_wait_share": 0.0,
+    "tests": 20.0, "speedup_hi": 1.3,
 }  # fmt: skip
 NAN = float("nan")
 LITTLE = {"overlap": 0.1, "overlap_lo": 0.0, "overlap_hi": 0.2, "exposed_s": 4.5, "exposed_share": 0.9}
@@ -149,8 +150,16 @@ def test_advice_against_no_progress_names_what_was_not_tried() -> None:
     assert "--progress poll" in verdict(IN_WAIT).advice
     assert "compare the poll rows" in verdict(IN_WAIT, others=("poll",)).advice
     assert "--poll-interval" in verdict(IN_WAIT, progress="poll").advice
+    assert "no test was made" in verdict(IN_WAIT, {"tests": 0.0}, progress="poll").advice
 
 
 def test_where_overlapping_costs_more_than_it_hides_the_advice_is_to_leave_it() -> None:
     worse = {**LITTLE, "overlap": -0.5, "overlap_lo": -0.6, "overlap_hi": -0.4}
-    assert "keep the blocking call" in verdict(worse).advice
+    assert "keep the blocking call" in verdict(worse, {"speedup_hi": 0.98}).advice
+    # Where N is shorter than B even an overlap below 0 may beat today's code.
+    assert "keep the blocking call" not in verdict(worse, {"speedup_hi": 1.2}).advice
+
+
+def test_iterations_that_depend_on_each_other_settle_nothing() -> None:
+    unstable = judge(dict(PLAIN), "exposed", "unstable", "none", ())
+    assert (unstable.word, unstable.note) == ("unresolved", "too noisy")
