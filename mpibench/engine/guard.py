@@ -44,6 +44,7 @@ class Guard(threading.Thread):
         self.directory: Path | None = None  # of the run, once there is one
         self.describe: Callable[[int, int], str] = lambda iteration, phase: ""
         self.cell = "before the first cell"
+        self.ending = False  # the main thread stops at its next beat, so that nobody writes after the last tables
         self._watchdog_s = watchdog_s
         self._place = (-1, -1)
         self._beat = time.monotonic()
@@ -56,7 +57,9 @@ class Guard(threading.Thread):
         self.beat(-1, -1)
 
     def beat(self, iteration: int, phase: int) -> None:
-        """A sign of life: a phase has ended and this one begins."""
+        """A sign of life: a phase has ended and this one begins. Goes no further in a job that is being ended."""
+        while self.ending:
+            time.sleep(_UNHEARD_S)
         self._place = (iteration, phase)
         self._beat = time.monotonic()
 
@@ -78,6 +81,7 @@ class Guard(threading.Thread):
 
     def end(self, status: int, message: str) -> None:
         """Bring the tables up to date, say why, and end the whole job with `status`. Does not return."""
+        self.ending = True
         if not self._ending.acquire(blocking=False):
             time.sleep(2 * _UNHEARD_S)  # another thread is ending the job already
         if self.rank:
