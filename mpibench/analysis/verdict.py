@@ -30,15 +30,12 @@ class Verdict(NamedTuple):
     note: str = ""  # for the note column
 
 
-def judge(
-    figures: Mapping[str, float], hidden_class: str, status: str, progress: str, others: Sequence[str]
-) -> Verdict:
+def judge(figures: Mapping[str, float], hidden_class: str, progress: str, others: Sequence[str]) -> Verdict:
     """The verdict of a measured case.
 
     Args:
         figures: from `figures.case_figures`.
         hidden_class: from `crossover.classify`.
-        status: of the row.
         progress: the case's strategy.
         others: the strategies measured beside it.
     """
@@ -49,13 +46,6 @@ def judge(
             "from time slices",
             "use at most as many ranks as cores (on two cores: mpirun -n 2), or an idle machine",
             WAITED_NOTE,
-        )
-    if status == "unstable":
-        return Verdict(
-            UNRESOLVED_VERDICT,
-            "iterations depend on each other: the intervals are too narrow",
-            "a quieter machine, or a longer --budget",
-            "too noisy",
         )
     width = figures["overlap_hi"] - figures["overlap_lo"]
     undecided = hidden_class not in (HIDDEN, "exposed")

@@ -152,11 +152,7 @@ def _crossover(
     """The crossover of one compute under one strategy, and the class of every size."""
     points, exposed, allreduce, computes = [], [], [], []
     for cell, record in zip(cells, family, strict=True):
-        trusted = (
-            "overlap" in record.figures
-            and not record.figures["cpu_wait_share"] > CORE_SHARE
-            and record.status != "unstable"
-        )
+        trusted = "overlap" in record.figures and not record.figures["cpu_wait_share"] > CORE_SHARE
         b, n, c = (history.times(cell.index, (p, "")) for p in (ALLREDUCE, NONBLOCKING, COMPUTE))
         t = history.times(cell.index, (OVERLAPPED, progress))
         exposed.append(t.span - c.span if trusted else np.empty(0))
@@ -176,7 +172,7 @@ def _judged(record: Record, class_: str, plan: Plan) -> Record:
     if record.verdict or "overlap" not in record.figures:
         return record
     others = [name for name in plan.strategies if name != record.progress]
-    verdict = judge(record.figures, class_, record.status, record.progress, others)
+    verdict = judge(record.figures, class_, record.progress, others)
     notes = (*record.notes, verdict.note) if verdict.note else record.notes
     return replace(record, verdict=verdict.word, evidence=verdict.evidence, advice=verdict.advice, notes=notes)
 

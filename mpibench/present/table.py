@@ -5,10 +5,14 @@ import sys
 import textwrap
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from mpibench.engine.results import Crossover, Facts, Results
 from mpibench.protocols import Record
 from mpibench.units import approximate_bytes, format_bytes, format_duration
+
+if TYPE_CHECKING:
+    from rich.text import Text
 
 _WIDTH = 200  # a launcher's pipe or pty does not tell the terminal's: nothing is cut, the table is as wide as it is
 _TEXT_WIDTH = 110
@@ -21,13 +25,16 @@ _LEGEND = (
     "overlap = (N + C - T) / min(N, C): 1 all hidden, 0 serial, below 0 worse; exposed = T - C, what the step still "
     "pays. Every interval is in the CSV."
 )
+_UNSTABLE = (
+    "(unstable): iterations depend on each other there, so that the intervals are too narrow; a quieter machine or a "
+    "longer --budget helps."
+)
 
 
 def print_results(results: Results, facts: Facts, color: bool) -> None:
     """Print the table, its legend and, for every compute and strategy, what it means."""
     from rich.console import Console
     from rich.table import Table
-    from rich.text import Text
 
     console = Console(
         file=sys.stdout, force_terminal=color, no_color=not color, width=_WIDTH,
@@ -46,12 +53,21 @@ def print_results(results: Results, facts: Facts, color: bool) -> None:
         for name in ("size", "progress", "B", "N", "C", "T", "overlap [95 %]", "exposed [95 %]", "verdict"):
             table.add_column(name, justify="left" if name in ("progress", "verdict") else "right", no_wrap=True)
         for record in mine:
-            table.add_row(*_row(record), Text(record.verdict, style=_VERDICT_STYLES.get(record.verdict, "")))
+            table.add_row(*_row(record), _verdict(record))
         console.print(table)
         console.print()
     console.print(textwrap.fill(_LEGEND, _TEXT_WIDTH))
+    if any(record.status == "unstable" for record in results.records):
+        console.print(textwrap.fill(_UNSTABLE, _TEXT_WIDTH))
     for sentence in sentences(results):
         console.print(textwrap.fill(f"* {sentence}", _TEXT_WIDTH, subsequent_indent="  "))
+
+
+def _verdict(record: Record) -> "Text":
+    from rich.text import Text
+
+    doubt = " (unstable)" if record.status == "unstable" else ""
+    return Text(record.verdict + doubt, style=_VERDICT_STYLES.get(record.verdict, ""))
 
 
 def _row(record: Record) -> Iterator[str]:
@@ -102,7 +118,7 @@ def _meaning(crossover: Crossover) -> str:
         "found": f"compute covers messages up to {_interval(cover.nbytes, cover.lo, cover.hi)}",
         "at-switch": f"compute covers messages up to {top}",
         "beyond": f"compute covers messages up to {top}, the largest measured",
-        "never": "compute covers no message that was measured",
+        "never": "compute covers none of the messages that could be judged",
         "unresolved": "whether compute covers the messages is unresolved",
     }[cover.status]
     whole = f"hides them up to {format_bytes(hidden.nbytes or 0)}"

@@ -30,7 +30,7 @@ def verdict(*changes: dict[str, float], size: str = "exposed", progress: str = "
     figures = dict(PLAIN)
     for change in changes:
         figures |= change
-    return judge(figures, size, "converged", progress, others)
+    return judge(figures, size, progress, others)
 
 
 def word(*changes: dict[str, float], size: str = "exposed") -> str:
@@ -158,8 +158,3 @@ def test_where_overlapping_costs_more_than_it_hides_the_advice_is_to_leave_it() 
     assert "keep the blocking call" in verdict(worse, {"speedup_hi": 0.98}).advice
     # Where N is shorter than B even an overlap below 0 may beat today's code.
     assert "keep the blocking call" not in verdict(worse, {"speedup_hi": 1.2}).advice
-
-
-def test_iterations_that_depend_on_each_other_settle_nothing() -> None:
-    unstable = judge(dict(PLAIN), "exposed", "unstable", "none", ())
-    assert (unstable.word, unstable.note) == ("unresolved", "too noisy")
