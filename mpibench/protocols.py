@@ -20,6 +20,9 @@ OVERLAPPED = "overlapped"
 ALLREDUCE_HOT = "allreduce-hot"
 NONBLOCKING_HOT = "nonblocking-hot"
 
+TOLD = "ending"
+"""File in a run's directory, made by the rank that ends the job: only one speaks."""
+
 
 class Work(Protocol):
     """Compute that has been begun."""

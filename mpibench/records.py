@@ -21,6 +21,7 @@ from typing import Any
 import numpy as np
 
 from mpibench.errors import DiskFault, UsageError
+from mpibench.protocols import TOLD
 
 SCHEMA = 1
 ABSENT = -1  # in sample arrays: not measured, empty in the file
@@ -90,8 +91,9 @@ class RunDirectory:
             if not os.access(path, os.W_OK):
                 raise UsageError(f"--resume {self.path}: {path} cannot be written; copy the run to a place of your own")
 
-    def forget_stuck(self) -> None:
-        """What ranks told when an earlier launch was stuck says nothing of this one."""
+    def forget_ending(self) -> None:
+        """What ranks told when an earlier launch was ended says nothing of this one."""
+        (self.path / TOLD).unlink(missing_ok=True)
         shutil.rmtree(self.path / "stuck", ignore_errors=True)
 
     def append_visit(self, samples: Any, ranks: Iterable[Sequence[Any]], rank_samples: Any = ()) -> None:

@@ -16,6 +16,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 from mpibench.errors import SIGNALLED, STUCK
+from mpibench.protocols import TOLD
 
 _SIGNALS = {signal.SIGTERM, signal.SIGINT}
 _ROOT_FIRST_S = 2.5  # other ranks let rank 0 speak: its Abort silences them
@@ -86,6 +87,8 @@ class Guard(threading.Thread):
             time.sleep(2 * _UNHEARD_S)  # another thread is ending the job already
         if self.rank:
             time.sleep(_ROOT_FIRST_S)
+        if not self._first_to_tell():
+            time.sleep(2 * _UNHEARD_S)  # another rank is ending the job already
         try:
             self.flush(message.split("\n")[0])
         except Exception as error:
@@ -96,6 +99,18 @@ class Guard(threading.Thread):
         self.abort(status)
         time.sleep(_UNHEARD_S)  # MPI_Abort returns in no library known, but may hang
         os._exit(status)
+
+    def _first_to_tell(self) -> bool:
+        """Whether no other rank is ending the job: the run's directory knows, where ranks share it."""
+        if self.directory is None:
+            return True
+        try:
+            os.close(os.open(self.directory / TOLD, os.O_CREAT | os.O_EXCL | os.O_WRONLY))
+        except FileExistsError:
+            return False
+        except OSError:
+            return True
+        return True
 
     def where(self) -> str:
         """Where the main thread is, in words."""

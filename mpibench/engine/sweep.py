@@ -129,7 +129,7 @@ class Sweep:
         if dropped:
             store.directory.keep_only(store.history.all_samples())
             self._reporter.warn(dropped)
-        store.directory.forget_stuck()
+        store.directory.forget_ending()
         self._opened = _Opened(store.directory, store)
         return path, {label: Calibration(**values) for label, values in store.run["calibration"].items()}
 

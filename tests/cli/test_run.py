@@ -116,7 +116,11 @@ def test_a_row_for_every_case(ran):
     assert set(table["in_place"]) == {variant.in_place}
     assert set(table["ranks"]) == {variant.ranks}
     assert set(table["oversubscribed"]) == {variant.ranks > CORES}
-    assert set(table["wrong"]) == {0}
+    if "--no-check" in variant.flags:
+        assert table["wrong"].isna().all(), "nothing was compared"
+        assert table["note"].str.contains("results not checked").all()
+    else:
+        assert set(table["wrong"]) == {0}
     assert (table["compute_steps"] > 0).all()
     for name in ("allreduce_hot_s", "nonblocking_hot_s", "allreduce_s", "overlapped_s", "busbw_Bps"):
         assert table[name].notna().all(), name
