@@ -82,7 +82,7 @@ class Bench:
         hot_stamps = {}
         if cell.index not in self._prepared:
             self._prepare(cell, load, go_on)
-        if hot and go_on():
+        if hot:
             hot_stamps = self._hot_loops(cell)
         phases = self._prepared[cell.index][1]
         marks = Marks(load.quantum)
