@@ -104,7 +104,7 @@ class Sweep:
 
     def _refuse_too_large(self) -> None:
         config, session = self._config, self._session
-        largest = max((cell.nbytes for cell in self._make_cells({}, self._standard) if not cell.skip), default=0)
+        largest = max(cell.nbytes for cell in self._make_cells({}, self._standard))
         kernel_nbytes = memory.kernel_nbytes(self._kernel, config.compute)
         need = memory.need_per_rank(largest, config.in_place, kernel_nbytes)
         free = session.control.allgather((session.hosts[session.rank].name, memory.available_nbytes()))

@@ -294,7 +294,7 @@ def test_the_line_to_go_on_works_as_printed(tmp_path):
     """A run whose budget was spent; more of it, and nothing of it lost."""
     words = ("--sizes", "4,1K", "--compute", "300us", "--kernel", "delay", "--thread-level", "multiple")
     first = mpirun(
-        2, *OVERLAP, *words, "--budget", "3s", "--iterations", "100000", "--output", "it's here", cwd=tmp_path
+        2, *OVERLAP, *words, "--budget", "6s", "--iterations", "100000", "--output", "it's here", cwd=tmp_path
     )
     assert first.status == 0, first
     directory = tmp_path / "it's here"
