@@ -22,7 +22,7 @@ import pytest
 from tests.cli.launch import OVERLAP, Finished, Job, is_open_mpi, mpirun, mpirun_path, python, started
 from tests.cli.runs import check_valid, read, read_run, visits
 
-ENDLESS = ("--sizes", "4,1K", "--compute", "300us", "--iterations", "1000000", "--budget", "none")
+ENDLESS = ("--sizes", "4,1K", "--compute", "300us", "--iterations", "1000000", "--budget", "300s")
 SECONDS = 60.0  # of a job that has a reason to end; it takes 1 to 15 on an idle machine
 FEW = ("--iterations", "30", "--budget", "20s")  # to go on with a run to its end
 
@@ -189,7 +189,7 @@ def test_a_run_that_is_stuck_again_tells_the_ranks_of_this_time(short_run, tmp_p
     (Path(shutil.copytree(short_run, tmp_path / "run")) / "stuck").mkdir()
     for rank in range(2):
         (tmp_path / "run" / "stuck" / f"rank-{rank}.txt").write_text("at rest\n  a stack\n")
-    words = ("--resume", "run", "--iterations", "1000000", "--budget", "none", "--watchdog", "3s")
+    words = ("--resume", "run", "--iterations", "1000000", "--budget", "300s", "--watchdog", "3s")
     with started(2, *OVERLAP, *words, cwd=tmp_path) as job:
         run = Running(job, tmp_path)
         job.until(lambda: len(read_run(run.directory)["launches"]) == 2, "the second launch")
@@ -267,7 +267,7 @@ def test_a_job_that_was_suspended_goes_on_and_still_listens(tmp_path):
 
 def test_a_kill_does_not_make_wrong_data_right(tmp_path):
     """A visit with wrong elements is on disk, the pass is not over: the samples look like any others."""
-    words = ("--sizes", "4:4K", "--compute", "300us", "--iterations", "1000000", "--budget", "none")
+    words = ("--sizes", "4:4K", "--compute", "300us", "--iterations", "1000000", "--budget", "300s")
     words += ("--kernel", "tests.cli.faults:Miscomputes", "--thread-level", "multiple", "--output", "run")
     with started(2, *OVERLAP, *words, cwd=tmp_path) as job:
         run = Running(job, tmp_path)
