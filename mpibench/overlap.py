@@ -239,7 +239,7 @@ def measure(launch: Launch, config: Config, texts: dict[str, str], case: str) ->
 def finish(launch: Launch, store: "Store", results: "Results", case: str, config: Config) -> int:
     """Show the results; the exit status."""
     from mpibench.engine.plan import outcome
-    from mpibench.engine.stopping import GO_ON
+    from mpibench.engine.stopping import EXHAUSTED, GO_ON
     from mpibench.present.explain import picture
     from mpibench.present.table import closing_lines, print_results
 
@@ -250,9 +250,11 @@ def finish(launch: Launch, store: "Store", results: "Results", case: str, config
         record = next(record for record in results.records if record.case == case)
         say(launch, f"\n{picture(record, store.facts)}")
     # Where all iterations that are allowed were made, only more of them go on.
-    used_up = all(outcome(store.plan, store.history, cell.index) != GO_ON for cell in store.plan.cells)
-    more = f" --iterations {config.iterations.least}:{2 * config.iterations.most}" if used_up else ""
-    say(launch, "\n".join(closing_lines(results, store.directory.path, store.facts.ranks, MODULE, more)))
+    measurable = [record.cell.index for record in results.records if record.status not in ("skipped", "failed")]
+    outcomes = [outcome(store.plan, store.history, cell) for cell in dict.fromkeys(measurable)]
+    unfinished = sum(word in (GO_ON, EXHAUSTED) for word in outcomes)
+    more = "" if GO_ON in outcomes else f" --iterations {config.iterations.least}:{2 * config.iterations.most}"
+    say(launch, "\n".join(closing_lines(results, store.directory.path, store.facts.ranks, MODULE, unfinished, more)))
     return FINDING if any(store.history.wrong.values()) else DONE
 
 

@@ -57,8 +57,8 @@ class Store:
     def write_tables(self, ended: str) -> Results:
         """Bring every table and run.json up to date. `ended` is how the run ended; empty while it runs."""
         results = evaluate(self.plan, self.history, self.facts)
-        if self.run["launches"][-1]["ended"] and not ended:
-            return results  # the guard has written the last tables meanwhile
+        if self.run["launches"][-1]["ended"]:
+            return results  # the last tables are written: the first reason to end counts
         self.run["launches"][-1] |= {"end": now(), "ended": ended}
         self.write_run()
         rows = [overlap_row(record, self.facts) for record in results.records]
@@ -182,7 +182,11 @@ def _turn(
     return following, isnan(history.hot_median(same, ALLREDUCE_HOT))
 
 
-def rebuild(path: Path, ended: str) -> None:
-    """Bring the tables of a run up to date from what is on disk: any rank that sees it can."""
+def rebuild(path: Path, ended: str, earlier: int) -> None:
+    """Bring the tables of a run up to date from what is on disk: any rank that sees it can.
+
+    Does nothing while the run has no more than its `earlier` launches: this one is not on disk yet.
+    """
     store, _ = load(path)
-    store.write_tables(ended)
+    if len(store.run["launches"]) > earlier:
+        store.write_tables(ended)

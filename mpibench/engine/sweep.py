@@ -76,8 +76,8 @@ class Sweep:
         self._refuse_too_large()
         device = session.everywhere(lambda: setup.open_device(config.device, self._kernel, session))
         kind = session.everywhere(lambda: setup.choose_buffers(config.buffers, device))
-        path, known = session.on_root(self._open)
-        self._set_guard(path)
+        path, known, earlier = session.on_root(self._open)
+        self._set_guard(path, earlier)
         loads, calibrations = setup.make_loads(
             session, device, self._kernel, config.compute, config.kernel_dtype, config.poll_interval, known
         )
@@ -110,14 +110,14 @@ class Sweep:
         free = session.control.allgather((session.hosts[session.rank].name, memory.available_nbytes()))
         session.on_root(lambda: memory.refuse_too_large(free, need, largest))
 
-    def _open(self) -> tuple[Path, dict[str, Calibration]]:
-        """Rank 0: make the run's directory, or read back the one to resume, and what was calibrated."""
+    def _open(self) -> tuple[Path, dict[str, Calibration], int]:
+        """Rank 0: make or read back the run's directory; what was calibrated, and the number of earlier launches."""
         config, session = self._config, self._session
         if not config.resume:
             moment = time.strftime("%Y%m%dT%H%M%SZ", time.gmtime())
             path = Path(config.output or f"results/overlap-{moment}-{socket.gethostname()}-n{session.ranks}")
             self._opened = _Opened(RunDirectory.create(path), None)
-            return path, {}
+            return path, {}, 0
         path = Path(config.resume)
         store, dropped = load(path)
         if store.facts.ranks != session.ranks:
@@ -131,16 +131,17 @@ class Sweep:
             self._reporter.warn(dropped)
         store.directory.forget_ending()
         self._opened = _Opened(store.directory, store)
-        return path, {label: Calibration(**values) for label, values in store.run["calibration"].items()}
+        known = {label: Calibration(**values) for label, values in store.run["calibration"].items()}
+        return path, known, len(store.run["launches"])
 
-    def _set_guard(self, path: Path) -> None:
+    def _set_guard(self, path: Path, earlier: int) -> None:
         """From here on whatever ends the job leaves tables that are up to date."""
 
         def flush(ended: str) -> None:
             if self.store is not None:
                 self.store.write_tables(ended)
             elif self._session.rank and (path / "run.json").exists():
-                rebuild(path, ended)
+                rebuild(path, ended, earlier)
 
         self._session.guard.directory = path
         self._session.guard.flush = flush

@@ -154,7 +154,7 @@ def _reason(records: Sequence[Record]) -> str:
     return f"{commonest} in {words.count(commonest)} of {len(records)} rows, at {size}: {example.evidence}{advice}."
 
 
-def closing_lines(results: Results, path: Path, ranks: int, module: str, more: str) -> Iterator[str]:
+def closing_lines(results: Results, path: Path, ranks: int, module: str, unfinished: int, more: str) -> Iterator[str]:
     """The last lines: the files, and the exact lines to go on or to look further.
 
     Args:
@@ -162,11 +162,12 @@ def closing_lines(results: Results, path: Path, ranks: int, module: str, more: s
         path: of the run.
         ranks: of the communicator.
         module: the benchmark.
+        unfinished: cells that more iterations would bring nearer to the asked precision.
         more: flags that going on needs, such as more iterations; empty for none.
     """
-    unfinished = sum(record.status == "not-converged" for record in results.records)
     if unfinished:
-        yield f"{unfinished} of {len(results.records)} rows did not reach the asked precision; to go on:"
+        cells = len({record.cell.index for record in results.records})
+        yield f"{unfinished} of {cells} cells did not reach the asked precision; to go on:"
         yield f"  mpirun -n {ranks} python -m {module} --resume {shlex.quote(str(path))}{more}"
     measured = [record for record in results.records if "overlap" in record.figures]
     if measured:
