@@ -17,11 +17,11 @@ from mpibench.engine.buffers import Buffers
 from mpibench.engine.device import Compute
 from mpibench.engine.fold import Measured, Where, fold
 from mpibench.engine.order import orders
-from mpibench.engine.phases import PhaseName, build_phases
+from mpibench.engine.phases import PhaseName, build_hot_phases, build_phases
 from mpibench.engine.plan import Visit
 from mpibench.engine.session import Session
 from mpibench.errors import Unsupported
-from mpibench.protocols import ALLREDUCE_HOT, NONBLOCKING_HOT, Cell, Collective, Kernel, Marks, Phase, Progress
+from mpibench.protocols import Cell, Collective, Kernel, Marks, Phase, Progress
 from mpibench.records import ABSENT
 
 _WARM_UP_CALLS = 10  # of each operation: MPICH changes its algorithm after 5
@@ -148,7 +148,7 @@ class Bench:
         stamps = {}
         marks = Marks()
         sync = self._session.control.Barrier
-        for name, phase in zip((ALLREDUCE_HOT, NONBLOCKING_HOT), self._prepared[cell.index][1], strict=False):
+        for name, phase in build_hot_phases(self._prepared[cell.index][0], self._buffers, self._checked).items():
             self._session.guard.beat(-1, -1)
             begin = perf_counter_ns()
             sync()

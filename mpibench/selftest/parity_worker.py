@@ -24,7 +24,7 @@ from mpibench.engine.clocks import spans
 from mpibench.engine.device import HostDevice
 from mpibench.engine.launcher import identify
 from mpibench.engine.measure import measure_hot
-from mpibench.engine.phases import Blocking, Nonblocking
+from mpibench.engine.phases import Blocking, NonblockingHot
 from mpibench.engine.session import Session, open_session
 from mpibench.errors import EnvironmentRefused, Unsupported, WrongData
 from mpibench.protocols import Marks, Phase
@@ -119,7 +119,7 @@ def build_cells(session: Session, buffers: Buffers, library: ctypes.CDLL, operat
         buffers.select(count)
         collective = Persistent() if operation == "persistent" else Iallreduce()
         collective.prepare(session.comm, buffers)
-        phase = (Blocking if operation == "allreduce" else Nonblocking)(collective, buffers, False)
+        phase = (Blocking if operation == "allreduce" else NonblockingHot)(collective, buffers, False)
         if operation == "persistent":
             request: Any = collective.start()
             request.Wait()
