@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
-from mpibench.analysis.statistics import Interval, holm, sign_test_below
+from mpibench.analysis.statistics import Interval, effective_count, holm, sign_test_below
 
 HIDDEN_SHARE = 0.05  # of B: an exposed time up to this counts as none
 _HALF = 0.025  # of the error, for each direction
@@ -106,14 +106,19 @@ def classify(exposed_s: Sequence[Any], allreduce_s: Sequence[Any]) -> list[str]:
             measured, or not to be trusted) stays unresolved and costs the others nothing.
     """
     usable = [i for i, exposed in enumerate(exposed_s) if len(exposed)]
-    hidden_p = [sign_test_below(exposed_s[i] - HIDDEN_SHARE * allreduce_s[i]) for i in usable]
-    exposed_p = [sign_test_below(-exposed_s[i]) for i in usable]
+    hidden_p = [_surely_below(exposed_s[i] - HIDDEN_SHARE * allreduce_s[i]) for i in usable]
+    exposed_p = [_surely_below(-exposed_s[i]) for i in usable]
     classes = [UNRESOLVED] * len(exposed_s)
     # Two families of one-sided tests, each with half of the error. What is surely above 0 and surely
     # below 5 % of B is hidden.
     for i, hidden, exposed in zip(usable, holm(hidden_p, _HALF), holm(exposed_p, _HALF), strict=True):
         classes[i] = HIDDEN if hidden else EXPOSED if exposed else UNRESOLVED
     return classes
+
+
+def _surely_below(series: Any) -> float:
+    """The sign test's p-value for a time series."""
+    return sign_test_below(series, effective_count(series))
 
 
 def hidden_point(sizes: Sequence[int], classes: Sequence[str]) -> Hidden:

@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from mpibench.analysis.statistics import Interval, effective_count, median_interval, outlier_count
+from mpibench.analysis.statistics import Interval, effective_count, outlier_count, series_interval
 
 
 class Times(NamedTuple):
@@ -57,9 +57,9 @@ def case_figures(
     for name, times in (
         ("allreduce", b), ("nonblocking", n), ("compute", c), ("sequential", s), ("overlapped", t), ("exposed", t - c),
     ):  # fmt: skip
-        put(figures, name, median_interval(times), "_s")
-    put(figures, "overlap", median_interval(overlap(n, c, t)))
-    put(figures, "speedup", median_interval(s / t))
+        put(figures, name, series_interval(times), "_s")
+    put(figures, "overlap", series_interval(overlap(n, c, t)))
+    put(figures, "speedup", series_interval(s / t))
     figures |= {
         "overlapped_mean_s": float(np.mean(t)),
         "overlapped_p95_s": float(np.percentile(t, 95)),

@@ -60,31 +60,67 @@ def interval_ranks(n: int, confidence: float = 0.95) -> tuple[int, int] | None:
     return (k, n + 1 - k) if k > 0 else None
 
 
-def median_interval(values: ArrayLike, confidence: float = 0.95) -> Interval:
+def median_interval(values: ArrayLike, confidence: float = 0.95, effective: float | None = None) -> Interval:
     """The median of `values` with the order-statistic interval of `interval_ranks`.
 
-    It assumes independent values and nothing of their distribution; where they depend on each
-    other (see `effective_count`) it is too narrow.
+    Nothing is assumed of their distribution. Where they depend on each other, the ranks move away
+    from the middle by the factor sqrt(n / effective): the variance of the number of values below
+    the median is greater by that factor's square.
+
+    Source for the variance: P. K. Sen, Asymptotic normality of sample quantiles for m-dependent
+    processes, Annals of Mathematical Statistics 39, 1968.
 
     Args:
         values: shape (n,), any unit.
         confidence: least probability that the interval holds the median, in (0, 1).
+        effective: how many independent values tell as much, in (0, n]; None if these are independent.
+
+    Returns:
+        Without bounds where the effective values are too few for any (below about 6 at 0.95).
 
     Raises:
         ValueError: if confidence is not in (0, 1).
     """
     ordered = np.sort(_series(values))
-    ranks = interval_ranks(len(ordered), confidence)
-    if not len(ordered) or np.isnan(ordered[-1]):
+    n = len(ordered)
+    ranks = interval_ranks(n, confidence)
+    if not n or np.isnan(ordered[-1]):
         return Interval(math.nan, math.nan, math.nan)
     median = float(np.median(ordered))
     if ranks is None:
         return Interval(median, math.nan, math.nan)
-    lower, upper = ranks
-    return Interval(median, float(ordered[lower - 1]), float(ordered[upper - 1]))
+    middle = (n + 1) / 2
+    lower = math.floor(middle - (middle - ranks[0]) * math.sqrt(n / (effective or n)))
+    if lower < 1:
+        return Interval(median, math.nan, math.nan)
+    return Interval(median, float(ordered[lower - 1]), float(ordered[n - lower]))
 
 
-def effective_count(values: ArrayLike) -> float:
+def series_interval(values: ArrayLike, confidence: float = 0.95, caution: float = 1.0) -> Interval:
+    """`median_interval` of values in the order they were measured, with their `effective_count` and this caution."""
+    return median_interval(values, confidence, effective_count(values, caution))
+
+
+def groups_apart(groups: Sequence[ArrayLike], confidence: float = 0.99) -> float:
+    """How far the medians of two groups are surely apart: the gap between the two intervals that are farthest apart.
+
+    Groups too small for an interval say nothing.
+
+    Args:
+        groups: arrays of any unit, each of independent values.
+        confidence: of each group's own interval, in (0, 1).
+
+    Returns:
+        The gap in the unit of the values; 0 if all intervals meet.
+    """
+    intervals = [median_interval(group, confidence) for group in groups]
+    bounded = [interval for interval in intervals if not math.isnan(interval.lo)]
+    if not bounded:
+        return 0.0
+    return max(0.0, max(interval.lo for interval in bounded) - min(interval.hi for interval in bounded))
+
+
+def effective_count(values: ArrayLike, caution: float = 0.0) -> float:
     """How many independent values tell as much about the median as these in a row do: n / tau.
 
     tau = 1 + 2 (r_1 + r_2 + ...), over the autocorrelations r_k of 1{x > median}, which is what
@@ -97,10 +133,12 @@ def effective_count(values: ArrayLike) -> float:
     interval is then as narrow as the clock can tell, whatever the count.
 
     Source: A. Sokal, Monte Carlo methods in statistical mechanics, 1996, section 3 (integrated
-    autocorrelation time, self-consistent window).
+    autocorrelation time, self-consistent window; standard error tau sqrt(2 (2 M + 1) / n) with M
+    correlations in the sum).
 
     Args:
         values: shape (n,), in the order they were measured, any unit.
+        caution: standard errors by which tau is taken to be greater than estimated, where any dependence is seen.
 
     Returns:
         A number in (0, n]; NaN if a value is NaN.
@@ -120,7 +158,10 @@ def effective_count(values: ArrayLike) -> float:
     correlation = covariance[1:] / covariance[0]
     small = correlation < max(_LEAST_CORRELATION, 1 / math.sqrt(n))
     window = int(np.argmax(small)) if small.any() else n - 1
-    return float(n / (1 + 2 * correlation[:window].sum()))
+    tau = 1 + 2 * correlation[:window].sum()
+    if window:
+        tau *= 1 + caution * math.sqrt(2 * (2 * window + 1) / n)
+    return float(n / tau)
 
 
 def outlier_count(values: ArrayLike) -> int:
@@ -139,21 +180,28 @@ def outlier_count(values: ArrayLike) -> int:
     return int(np.count_nonzero((series < first - reach) | (series > third + reach)))
 
 
-def sign_test_below(values: ArrayLike) -> float:
+def sign_test_below(values: ArrayLike, effective: float | None = None) -> float:
     """One-sided p-value of the sign test that the median of `values` is below 0.
 
-    The probability that a fair coin, tossed once for each value, shows heads at least as often
-    as values are below 0. A value of exactly 0, and NaN, counts against the claim. Exact.
+    The probability that a fair coin shows heads at least as often as values are below 0. It is
+    tossed once for each value, or for each effective value where they depend on each other: the
+    share of heads is kept, rounded against the claim. A value of exactly 0, and NaN, counts
+    against the claim. Exact for independent values.
 
     Args:
         values: shape (n,), any unit.
+        effective: how many independent values tell as much, in (0, n]; None if these are independent.
 
     Returns:
         p in [0, 1] (0 only where it is below the smallest double); 1.0 without values.
     """
     series = _series(values)
     n = len(series)
-    return _fair_tail(n, n - int(np.count_nonzero(series < 0)))
+    tosses = n if effective is None else math.floor(effective)
+    if not tosses:
+        return 1.0
+    below = int(np.count_nonzero(series < 0)) * tosses // n
+    return _fair_tail(tosses, tosses - below)
 
 
 def holm(p_values: Sequence[float], alpha: float = 0.05) -> list[bool]:

@@ -72,6 +72,11 @@ class History:
             self._times[key] = _seconds_of(np.concatenate(rows) if rows else np.empty(0, _EMPTY))
         return self._times[key]
 
+    def by_visit(self, cell: int, values: Any) -> list[Any]:
+        """An array of one value per iteration of a cell, split into its visits."""
+        lengths = [len(_of(samples, (COMPUTE, ""))) for samples in self._visits.get(cell, ())]
+        return np.split(values, np.cumsum(lengths)[:-1])
+
     def all_samples(self) -> Any:
         """Every committed visit, by cell."""
         visits = [samples for _, cell in sorted(self._visits.items()) for samples in cell]

@@ -4,11 +4,12 @@ A sweep runs in passes; a pass visits every unfinished cell once, for about ten 
 share of the time that is left, whichever is first, so that drift hits all cells alike.
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from math import inf, isnan
 
 from mpibench.analysis.figures import overlap
-from mpibench.analysis.statistics import Interval, median_interval
+from mpibench.analysis.statistics import Interval, series_interval
 from mpibench.engine import stopping
 from mpibench.engine.history import History
 from mpibench.engine.order import block_length
@@ -68,7 +69,8 @@ def next_visit(plan: Plan, history: History, elapsed_s: float) -> Visit | None:
     waiting = [cell for cell in unfinished if history.visits(cell.index) == passes]
     cell = waiting[0].index
     later_passes = max(0, stopping.LEAST_VISITS - passes - 1)
-    share_s = left_s / (len(waiting) + later_passes * len(unfinished))
+    due = [(other, 1) for other in waiting] + [(other, later_passes) for other in unfinished]
+    share_s = level(left_s, [(_visit_cost(plan, history, other), visits) for other, visits in due])
     iterations = min(plan.visit_length, plan.iterations.most - history.iterations(cell))
     cost = history.seconds_per_iteration(cell)
     if cost is not None:
@@ -79,8 +81,38 @@ def next_visit(plan: Plan, history: History, elapsed_s: float) -> Visit | None:
     return Visit(cell, history.next_number(cell), iterations, share_s)
 
 
-def outcome(plan: Plan, history: History, cell: int) -> str:
-    """A word of `stopping` for a cell; one that was skipped or gave wrong data is exhausted."""
+def level(left_s: float, due: Sequence[tuple[float, int]]) -> float:
+    """The time that no visit may exceed, so that all that are due fit: cheap ones leave theirs to the others.
+
+    Args:
+        left_s: the time there is.
+        due: expected cost of a visit in seconds, infinity if unknown, and how many such visits.
+
+    Returns:
+        The L for which the sum of min(cost, L) over all visits is `left_s`. If all fit: the dearest
+        one's cost and all that is left over.
+    """
+    cost, ascending = 0.0, sorted(due)
+    visits = sum(number for _, number in ascending)
+    for cost, number in ascending:
+        if cost * visits > left_s:
+            return left_s / visits
+        left_s -= cost * number
+        visits -= number
+    return cost + left_s
+
+
+def _visit_cost(plan: Plan, history: History, cell: Cell) -> float:
+    """Seconds that a full visit is expected to take; infinity before the first."""
+    cost = history.seconds_per_iteration(cell.index)
+    return inf if cost is None else cost * plan.visit_length
+
+
+def outcome(plan: Plan, history: History, cell: int, last: bool = False) -> str:
+    """A word of `stopping` for a cell; one that was skipped or gave wrong data is exhausted.
+
+    `last`: nothing more will be measured.
+    """
     if plan.cells[cell].skip or cell in history.skipped or history.wrong.get(cell):
         return stopping.EXHAUSTED
     return stopping.decide(
@@ -89,13 +121,15 @@ def outcome(plan: Plan, history: History, cell: int) -> str:
         history.visits(cell),
         plan.iterations,
         plan.visit_length,
+        last,
     )
 
 
 def worst_interval(plan: Plan, history: History, cell: int) -> float:
-    """The widest interval of B, N, each T and each overlap, as half-width over what was asked for."""
-    if history.iterations(cell) < 6:
-        return float("inf")
+    """The widest interval of B, N, each T and each overlap as the rule looks at it: half-width over what was asked for.
+
+    Infinity where there are too few effective iterations for an interval.
+    """
     visits, worst = history.worst.get(cell, (0, 0.0))
     if visits != history.visits(cell):
         worst = max(_half_widths(plan, history, cell))
@@ -108,11 +142,11 @@ def _half_widths(plan: Plan, history: History, cell: int) -> Iterator[float]:
     for name in plan.names:
         if name[0] in (ALLREDUCE, NONBLOCKING, OVERLAPPED):
             times = history.times(cell, name).span
-            interval = median_interval(times)
+            interval = series_interval(times, stopping.CONFIDENCE, stopping.CAUTION)
             yield _half(interval) / interval.median
         if name[0] == OVERLAPPED:
-            yield _half(median_interval(overlap(n, c, times)))
+            yield _half(series_interval(overlap(n, c, times), stopping.CONFIDENCE, stopping.CAUTION))
 
 
 def _half(interval: Interval) -> float:
-    return (interval.hi - interval.lo) / 2
+    return inf if isnan(interval.lo) else (interval.hi - interval.lo) / 2

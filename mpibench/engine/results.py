@@ -8,7 +8,7 @@ import numpy as np
 
 from mpibench.analysis.crossover import Cover, CoverInput, Hidden, classify, cover_point, hidden_point
 from mpibench.analysis.figures import case_figures
-from mpibench.analysis.statistics import median_interval
+from mpibench.analysis.statistics import groups_apart, series_interval
 from mpibench.analysis.verdict import CORE_SHARE, SKIPPED, WRONG_DATA, judge
 from mpibench.engine import stopping
 from mpibench.engine.history import History
@@ -113,7 +113,7 @@ def _record(plan: Plan, history: History, facts: Facts, cell: Cell, progress: st
     figures["nonblocking_hot_s"] = history.hot_median(same, NONBLOCKING_HOT)
     if facts.checked:
         figures["wrong"] = 0
-    status, why = _status(plan, history, cell, figures)
+    status, why = _status(plan, history, cell, progress, figures)
     return Record(name, cell, progress, status, notes=tuple([*notes, why] if why else notes), figures=figures)
 
 
@@ -131,18 +131,23 @@ def _notes(facts: Facts, cell: Cell) -> Iterator[str]:
         yield "more ranks than cores"
 
 
-def _status(plan: Plan, history: History, cell: Cell, figures: Mapping[str, float]) -> tuple[str, str]:
+def _status(plan: Plan, history: History, cell: Cell, progress: str, figures: Mapping[str, float]) -> tuple[str, str]:
     """The row's status and, unless it converged, by how much it missed."""
     dependence = figures["iterations"] / figures["effective_iterations"]
     if dependence > _TOO_DEPENDENT:
         return "unstable", f"{dependence:.1f} iterations tell as much as one independent one"
-    word = outcome(plan, history, cell.index)
+    for phase, name in (((NONBLOCKING, ""), "N"), ((OVERLAPPED, progress), "T")):
+        times = history.times(cell.index, phase).span
+        apart = groups_apart(history.by_visit(cell.index, times)) / np.median(times)
+        if apart > plan.precision:
+            return "unstable", f"{name} differs by {apart:.0%} between visits, beyond their intervals"
+    word = outcome(plan, history, cell.index, last=True)
     if word == stopping.CONVERGED:
         return "converged", ""
     worst = worst_interval(plan, history, cell.index)
-    missed = f"widest interval of the cell {worst:.1f} x the asked precision"
+    missed = f"widest interval of the cell {worst:.1f} x the asked precision (at 99 %)"
     if np.isinf(worst):
-        missed = "fewer than 6 iterations: no interval"
+        missed = "too few independent iterations for an interval at 99 %"
     return (UNRESOLVED if word == stopping.FUTILE else "not-converged"), missed
 
 
@@ -158,7 +163,7 @@ def _crossover(
         exposed.append(t.span - c.span if trusted else np.empty(0))
         allreduce.append(b.span if trusted else np.empty(0))
         if trusted:
-            points.append(CoverInput(cell.nbytes, median_interval(n.span - c.span), float(np.median(n.span))))
+            points.append(CoverInput(cell.nbytes, series_interval(n.span - c.span), float(np.median(n.span))))
             computes.append(float(np.median(c.span)))
     classes = classify(exposed, allreduce)
     compute_s = float(np.median(computes)) if computes else float("nan")

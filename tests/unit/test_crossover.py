@@ -99,8 +99,9 @@ def test_the_largest_size_covered_is_beyond_though_the_smallest_is_not() -> None
 
 
 def values(below: int, n: int, amount: float = 1e-6) -> Any:
-    """n values, `below` of them -amount, the rest +amount."""
-    return np.array([-amount] * below + [amount] * (n - below))
+    """n values, `below` of them -amount, the rest +amount; in an order that shows no dependence."""
+    ascending = np.array([-amount] * below + [amount] * (n - below))
+    return ascending.reshape(2, n // 2).T.ravel()
 
 
 @pytest.mark.parametrize("n", [8, 20, 50])

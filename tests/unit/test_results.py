@@ -188,7 +188,7 @@ def test_rounding_and_other_notes() -> None:
 @pytest.mark.parametrize(
     ("iterations", "span_ns", "status", "note"),
     [
-        (1, None, "not-converged", "fewer than 6 iterations"),
+        (1, None, "not-converged", "too few independent iterations"),
         (2, None, "not-converged", ""),
         (12, lambda number, span: span + number * US, "unstable", "iterations tell as much as one"),
         (12, lambda number, span: np.where(np.arange(12) % 2, span, 3 * span), "unresolved", "x the asked precision"),

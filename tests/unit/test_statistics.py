@@ -14,10 +14,12 @@ from scipy.signal import lfilter
 from mpibench.analysis.statistics import (
     Interval,
     effective_count,
+    groups_apart,
     holm,
     interval_ranks,
     median_interval,
     outlier_count,
+    series_interval,
     sign_test_below,
 )
 
@@ -132,6 +134,30 @@ def test_more_confidence_is_never_narrower(values: list[int]) -> None:
     assert careful.hi >= usual.hi
 
 
+def test_dependent_values_have_the_interval_of_fewer() -> None:
+    values = np.arange(1.0, 401)  # ranks: 400 values, exactly 180.5 +- 20 at 95 %
+    lower, upper = interval_ranks(400)
+    assert median_interval(values) == (200.5, lower, upper)
+    _, lo, hi = median_interval(values, effective=100)  # half the information of a value: twice the reach
+    assert (200.5 - lo, hi - 200.5) == pytest.approx((2 * (200.5 - lower),) * 2, abs=1)
+    assert math.isnan(median_interval(values[:30], effective=4).lo)
+
+
+def test_a_series_is_taken_with_its_effective_count() -> None:
+    rng = np.random.default_rng(6)
+    values = autoregressive(rng, 2000, 0.8)
+    assert series_interval(values) == median_interval(values, effective=effective_count(values, caution=1))
+    assert series_interval(values).hi > median_interval(values).hi
+
+
+def test_groups_are_apart_by_the_gap_between_their_intervals() -> None:
+    low, high = np.arange(12.0), np.arange(12.0) + 20  # at 99 %: the second to the eleventh value
+    assert groups_apart([low, high]) == 21 - 10
+    assert groups_apart([low, low + 5, low + 3]) == 0
+    assert groups_apart([low[:5], high[:5]]) == groups_apart([]) == 0  # too few for an interval
+    assert groups_apart([high, low[:5], low]) == 11
+
+
 @pytest.mark.parametrize("n", [6, 10, 25, 60])
 def test_interval_covers_the_true_median_as_often_as_the_binomial_says(n: int) -> None:
     rng, trials = np.random.default_rng(20261 + n), 4000
@@ -180,6 +206,14 @@ def test_effective_count_is_the_sum_written_out() -> None:
         tau += 2 * r
     assert tau > 2
     assert effective_count(values) == pytest.approx(150 / tau)
+
+
+def test_caution_is_standard_errors_of_the_dependence() -> None:
+    rng = np.random.default_rng(9)
+    estimates = [2000 / effective_count(autoregressive(rng, 2000, 0.5)) for _ in range(300)]
+    values = autoregressive(rng, 2000, 0.5)
+    told = effective_count(values) / effective_count(values, caution=1) - 1
+    assert told == pytest.approx(np.std(estimates) / np.mean(estimates), rel=0.6)
 
 
 def test_a_drift_leaves_few_effective_values() -> None:
@@ -244,6 +278,12 @@ def test_sign_test_is_the_share_of_sign_patterns_at_least_as_extreme() -> None:
     n, below = 9, 7
     patterns = sum(sum(signs) >= below for signs in product((0, 1), repeat=n))
     assert sign_test_below([-1.0] * below + [1.0] * (n - below)) == patterns / 2**n
+
+
+def test_dependent_values_are_fewer_tosses() -> None:
+    values = [-1.0] * 30 + [1.0] * 10
+    assert sign_test_below(values, effective=20) == pytest.approx(stats.binomtest(15, 20, alternative="greater").pvalue)
+    assert sign_test_below(values, effective=0.5) == 1.0
 
 
 def test_ties_and_nan_count_against_the_claim() -> None:
