@@ -87,6 +87,10 @@ class Config(Common):
                     registry.load(word)
                 except ValueError as error:
                     raise UsageError(f"--{name} {word}: {error}") from error
+        if "thread" in self.progress and self.thread_level not in ("auto", "multiple"):
+            raise UsageError(
+                f"--thread-level {self.thread_level}: --progress thread calls MPI from a second thread; use multiple"
+            )
         if not getattr(KERNELS.load(self.kernel), "takes_order", True):
             for compute in self.compute:
                 if compute.order is not None:

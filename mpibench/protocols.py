@@ -70,10 +70,11 @@ class Collective(Protocol):
 class Progress(Protocol):
     """What the host does between start and wait."""
 
-    def drive(self, work: Work, transfer: Transfer, marks: Marks) -> None:
+    def drive(self, work: Work, transfer: Transfer, marks: Marks) -> Transfer:
         """Run `work` to its end in quanta of `marks.quantum` steps, progressing `transfer`.
 
-        Adds the time inside tests and their number to `marks`.
+        Adds the time inside tests and their number to `marks`. Returns what is left to wait for:
+        `transfer`, or what stands for it where something else waits for that.
         """
 
 
@@ -151,6 +152,7 @@ class Cell:
     compute: str  # compute as asked for: "1ms" or "n=512"
     compute_steps: int  # fixed number of the kernel's steps
     skip: str = ""  # why it cannot be measured; empty if it can
+    refined: bool = False  # not asked for: measured to know a crossover more exactly
 
 
 @dataclass(frozen=True)

@@ -52,6 +52,11 @@ CROSSOVER_COLUMNS = (
     "collective", "kernel", "compute_s", "progress", "poll_interval_s", "cover_nbytes", "cover_lo", "cover_hi",
     "cover_status", "hidden_nbytes", "hidden_lo", "hidden_hi", "hidden_from_nbytes", "hidden_status", "note",
 )  # fmt: skip
+EXPOSURE_COLUMNS = (
+    "nbytes", "collective", "kernel", "progress", "hiding_compute_s", "hiding_compute_lo_s", "hiding_compute_hi_s",
+    "efficiency", "efficiency_lo", "efficiency_hi", "floor_s", "floor_lo_s", "floor_hi_s",
+    "hiding_rate_Bps", "hiding_latency_s", "note",
+)  # fmt: skip
 
 SAMPLE_DTYPE = np.dtype([(name, "O" if name in _TEXT else "i8") for name in SAMPLE_COLUMNS])
 

@@ -24,6 +24,7 @@ class CoverInput(NamedTuple):
     nbytes: int  # the message
     excess: Interval  # of N - C, seconds: below 0 the compute covers the collective
     nonblocking_s: float  # median N
+    reachable_s: float = 0.0  # half-width of `excess` that the most iterations allowed would leave
 
 
 @dataclass(frozen=True)
@@ -35,6 +36,8 @@ class Cover:
     lo: float | None = None  # interval of nbytes
     hi: float | None = None
     note: str = ""  # what else the reader must know
+    below: int | None = None  # the neighbouring sizes between which it lies
+    above: int | None = None
 
 
 @dataclass(frozen=True)
@@ -72,11 +75,12 @@ def cover_point(points: Sequence[CoverInput]) -> Cover:
     note = "; ".join(filter(None, notes))
     if above.nonblocking_s / below.nonblocking_s > _JUMP * above.nbytes / max(below.nbytes, 1) and below.nbytes:
         text = f"at the switch between {below.nbytes} and {above.nbytes} B"
-        return Cover(AT_SWITCH, below.nbytes, below.nbytes, above.nbytes, "; ".join(filter(None, [text, note])))
+        note = "; ".join(filter(None, [text, note]))
+        return Cover(AT_SWITCH, below.nbytes, below.nbytes, above.nbytes, note, below.nbytes, above.nbytes)
     # Less is covered if N - C is at its upper limit everywhere, more if at its lower one.
     lo = _first_crossing(points, [p.excess.hi for p in points])
     hi = _first_crossing(points, [p.excess.lo for p in points])
-    return Cover(FOUND, nbytes, lo[1] if lo else None, hi[1] if hi else None, note)
+    return Cover(FOUND, nbytes, lo[1] if lo else None, hi[1] if hi else None, note, below.nbytes, above.nbytes)
 
 
 def _not_covered(points: Sequence[CoverInput]) -> str:

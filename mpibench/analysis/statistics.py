@@ -15,6 +15,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 _LEAST_CORRELATION = 0.05  # below it a correlation moves tau by less than the precision of tau itself
+_ROUNDING = 1e-9  # of the transform: a correlation that equals the limit is above it
 _FENCE = 1.5  # Tukey's, in interquartile ranges
 
 
@@ -156,7 +157,7 @@ def effective_count(values: ArrayLike, caution: float = 0.0) -> float:
     spectrum = np.fft.rfft(above, 1 << (2 * n - 1).bit_length())  # padded: no wrap-around
     covariance = np.fft.irfft(np.abs(spectrum) ** 2)[:n]
     correlation = covariance[1:] / covariance[0]
-    small = correlation < max(_LEAST_CORRELATION, 1 / math.sqrt(n))
+    small = correlation < max(_LEAST_CORRELATION, 1 / math.sqrt(n)) - _ROUNDING
     window = int(np.argmax(small)) if small.any() else n - 1
     tau = 1 + 2 * correlation[:window].sum()
     if window:

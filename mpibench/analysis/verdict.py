@@ -5,6 +5,7 @@ The table in docs/overlap.md lists them.
 """
 
 from collections.abc import Mapping, Sequence
+from math import isnan
 from typing import NamedTuple
 
 from mpibench.analysis.crossover import HIDDEN
@@ -17,6 +18,7 @@ CORE_SHARE = 0.05  # of a phase waiting for a core: from here on overlap cannot 
 _MOST = 0.5  # of N in one place: this is where the time is
 _LITTLE = 0.5  # overlap surely below this: hardly anything is hidden
 _SLOWED = 1.05  # compute slowdown that counts
+SLOW_BLOCKING = 0.8  # of B: where N is surely less, another algorithm would serve the blocking call better
 _UNCERTAIN = 0.5  # an overlap interval wider than this says nothing
 WAITED_NOTE = "waited for a core"
 
@@ -30,7 +32,9 @@ class Verdict(NamedTuple):
     note: str = ""  # for the note column
 
 
-def judge(figures: Mapping[str, float], hidden_class: str, progress: str, others: Sequence[str]) -> Verdict:
+def judge(
+    figures: Mapping[str, float], hidden_class: str, progress: str, others: Sequence[str], own_progress: str = ""
+) -> Verdict:
     """The verdict of a measured case.
 
     Args:
@@ -38,6 +42,7 @@ def judge(figures: Mapping[str, float], hidden_class: str, progress: str, others
         hidden_class: from `crossover.classify`.
         progress: the case's strategy.
         others: the strategies measured beside it.
+        own_progress: the setting that makes the library progress by itself, as NAME=VALUE; empty without one.
     """
     if figures["cpu_wait_share"] > CORE_SHARE:
         return Verdict(
@@ -49,7 +54,10 @@ def judge(figures: Mapping[str, float], hidden_class: str, progress: str, others
         )
     width = figures["overlap_hi"] - figures["overlap_lo"]
     undecided = hidden_class not in (HIDDEN, "exposed")
-    if undecided and not width <= _UNCERTAIN:
+    if undecided and isnan(width):
+        return Verdict(UNRESOLVED_VERDICT, "too few independent iterations for an interval of overlap",
+                       "more iterations or budget, or a quieter machine", "too noisy")  # fmt: skip
+    if undecided and width > _UNCERTAIN:
         short = figures["nonblocking_s"] < 0.05 * figures["compute_s"]
         return Verdict(
             UNRESOLVED_VERDICT,
@@ -58,19 +66,21 @@ def judge(figures: Mapping[str, float], hidden_class: str, progress: str, others
             else "more iterations or budget, or a quieter machine",
             "too short" if short else "too noisy",
         )  # fmt: skip
-    return _decided(figures, hidden_class, progress, others)
+    verdict = _decided(figures, hidden_class, progress, others)
+    if own_progress and verdict.word in (NO_PROGRESS, BLOCKING_START, PARTLY_HIDDEN):
+        return verdict._replace(evidence=f"{verdict.evidence}, although the library was told to progress by itself "
+                                f"({own_progress})")  # fmt: skip
+    if own_progress and verdict.word in (HIDDEN_VERDICT, COMM_BOUND):
+        return verdict._replace(evidence=f"{verdict.evidence}; the library was told to progress by itself "
+                                f"({own_progress})")  # fmt: skip
+    return verdict
 
 
 def _decided(figures: Mapping[str, float], hidden_class: str, progress: str, others: Sequence[str]) -> Verdict:
     """The verdict where the figures are clear enough to have one."""
     little = figures["overlap_hi"] < _LITTLE
     if little and figures["wait_share"] >= _MOST:
-        advice = "progress the collective while computing" + (
-            ": --progress poll" if progress == "none" and "poll" not in others
-            else "; compare the poll rows" if progress == "none"
-            else " more often: a shorter --poll-interval" if figures["tests"] >= 1
-            else ": no test was made, for the compute does not last or cannot be split; a kernel of shorter steps"
-        )  # fmt: skip
+        advice = _advice_for_progress(figures, progress, others)
         return Verdict(NO_PROGRESS, f"{figures['wait_share']:.0%} of the collective's time was spent in Wait", advice)
     if little and figures["start_share"] >= _MOST:
         return Verdict(
@@ -102,3 +112,26 @@ def _decided(figures: Mapping[str, float], hidden_class: str, progress: str, oth
         "slower than one after the other: keep the blocking call here" if figures["speedup_hi"] < 1
         else "a shorter --poll-interval, or more compute per message",
     )  # fmt: skip
+
+
+def _advice_for_progress(figures: Mapping[str, float], progress: str, others: Sequence[str]) -> str:
+    """What to try where the collective did not move while the program computed."""
+    if progress == "thread":
+        return "a core for the helper thread: fewer ranks than cores; or --progress poll"
+    if progress == "none":
+        return "progress the collective while computing" + (
+            "; compare the poll rows" if "poll" in others else ": --progress poll"
+        )
+    if figures["tests"] >= 1:
+        return "progress the collective while computing more often: a shorter --poll-interval"
+    return (
+        "progress the collective while computing: no test was made, for the compute does not last or cannot be split; "
+        "a kernel of shorter steps"
+    )
+
+
+def slow_blocking(figures: Mapping[str, float]) -> str:
+    """A remark where the blocking call itself is the slow one, N surely below 0.8 B; else empty."""
+    if not figures["nonblocking_hi_s"] < SLOW_BLOCKING * figures["allreduce_lo_s"]:
+        return ""
+    return f"your blocking call is the slow one: N is {figures['nonblocking_penalty']:.2f} B"

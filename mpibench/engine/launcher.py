@@ -126,3 +126,17 @@ def refuse_single_rank(ranks: int, launch: Launch, library: str, module: str) ->
             f"lists the kinds); else use the mpirun of that library (on PATH: {', '.join(found) or 'none'})"
         )
     raise EnvironmentRefused(f"one rank has nobody to communicate with; try: mpirun -n 2 python -m {module}")
+
+
+_ASYNC_PROGRESS = ("MPICH_ASYNC_PROGRESS", "MPIR_CVAR_ASYNC_PROGRESS", "I_MPI_ASYNC_PROGRESS")
+
+
+def async_progress(environ: Mapping[str, str]) -> str:
+    """The setting that makes the library progress collectives by itself, as NAME=VALUE; empty without one.
+
+    MPICH, Cray MPICH and Intel MPI have one; Open MPI has none.
+    """
+    for name in _ASYNC_PROGRESS:
+        if environ.get(name, "0").strip().lower() not in ("", "0", "no", "off", "false"):
+            return f"{name}={environ[name]}"
+    return ""

@@ -145,9 +145,9 @@ class Overlapped(_Communicating):
         transfer = start()
         started = clock()
         work = launch()
-        drive(work, transfer, marks)
+        rest = drive(work, transfer, marks)
         computed = clock()
-        transfer.Wait()
+        rest.Wait()
         end = clock()
         marks.begin, marks.started, marks.computed, marks.end = begin, started, computed, end
 

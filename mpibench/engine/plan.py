@@ -68,9 +68,12 @@ def next_visit(plan: Plan, history: History, elapsed_s: float) -> Visit | None:
     passes = min(history.visits(cell.index) for cell in unfinished)
     waiting = [cell for cell in unfinished if history.visits(cell.index) == passes]
     cell = waiting[0].index
-    later_passes = max(0, stopping.LEAST_VISITS - passes - 1)
-    due = [(other, 1) for other in waiting] + [(other, later_passes) for other in unfinished]
-    share_s = level(left_s, [(_visit_cost(plan, history, other), visits) for other, visits in due])
+    due = []
+    for other in unfinished:
+        visits = history.visits(other.index)
+        least = 1 if visits == passes else 0  # this pass's, and those up to the first look
+        due.append((_visit_cost(plan, history, other), max(least, stopping.LEAST_VISITS - visits)))
+    share_s = level(left_s, due)
     iterations = min(plan.visit_length, plan.iterations.most - history.iterations(cell))
     cost = history.seconds_per_iteration(cell)
     if cost is not None:

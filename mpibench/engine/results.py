@@ -2,15 +2,18 @@
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
+from math import inf, isnan, sqrt
 from typing import Any
 
 import numpy as np
 
 from mpibench.analysis.crossover import Cover, CoverInput, Hidden, classify, cover_point, hidden_point
 from mpibench.analysis.figures import case_figures
+from mpibench.analysis.refinement import next_for_cover, next_for_hidden
 from mpibench.analysis.statistics import groups_apart, series_interval
-from mpibench.analysis.verdict import CORE_SHARE, SKIPPED, WRONG_DATA, judge
+from mpibench.analysis.verdict import CORE_SHARE, SKIPPED, WRONG_DATA, judge, slow_blocking
 from mpibench.engine import stopping
+from mpibench.engine.exposures import SizeExposure, exposures
 from mpibench.engine.history import History
 from mpibench.engine.plan import Plan, outcome, worst_interval
 from mpibench.protocols import (
@@ -46,6 +49,7 @@ class Facts:
     device_driven: bool  # the host is free while the kernel runs
     emulated: bool  # no device really computed
     checked: bool  # results were compared
+    async_progress: str = ""  # the setting of the library's own progress thread, as NAME=VALUE
 
 
 @dataclass(frozen=True)
@@ -57,6 +61,7 @@ class Crossover:
     compute_s: float  # median over the cells; NaN if nothing was measured
     cover: Cover
     hidden: Hidden
+    wanted: tuple[float, ...] = ()  # message sizes in bytes that would sharpen these two points
 
 
 @dataclass(frozen=True)
@@ -65,6 +70,7 @@ class Results:
 
     records: tuple[Record, ...]  # by cell, then strategy
     crossovers: tuple[Crossover, ...]  # by compute, then strategy
+    exposures: tuple[SizeExposure, ...]  # by strategy, then size
 
 
 def evaluate(plan: Plan, history: History, facts: Facts) -> Results:
@@ -75,12 +81,21 @@ def evaluate(plan: Plan, history: History, facts: Facts) -> Results:
         cells = sorted((cell for cell in plan.cells if cell.compute == compute), key=lambda cell: cell.nbytes)
         for progress in plan.strategies:
             family = [_record(plan, history, facts, cell, progress) for cell in cells]
-            crossover, classes = _crossover(cells, progress, family, history)
+            crossover, classes = _crossover(plan, cells, progress, family, history)
             crossovers.append(crossover)
             for record, class_ in zip(family, classes, strict=True):
-                records[record.cell.index, progress] = _judged(record, class_, plan)
-    ordered = (records[cell.index, progress] for cell in plan.cells for progress in plan.strategies)
-    return Results(tuple(ordered), tuple(crossovers))
+                records[record.cell.index, progress] = _judged(record, class_, plan, facts)
+    ordered = tuple(records[cell.index, progress] for cell in _in_order(plan) for progress in plan.strategies)
+    return Results(ordered, tuple(crossovers), exposures(ordered))
+
+
+def _in_order(plan: Plan) -> list[Cell]:
+    """The cells as they were asked for, each refined one behind the largest smaller message of its compute."""
+    ordered = [cell for cell in plan.cells if not cell.refined]
+    for cell in sorted((cell for cell in plan.cells if cell.refined), key=lambda cell: cell.nbytes):
+        smaller = [other for other in ordered if other.compute == cell.compute and other.nbytes < cell.nbytes]
+        ordered.insert(ordered.index(max(smaller, key=lambda other: other.nbytes)) + 1, cell)
+    return ordered
 
 
 def case_name(cell: Cell, progress: str) -> str:
@@ -129,6 +144,8 @@ def _notes(facts: Facts, cell: Cell) -> Iterator[str]:
         yield "results not checked"
     if facts.oversubscribed:
         yield "more ranks than cores"
+    if facts.async_progress:
+        yield f"the library's own progress thread was asked for: {facts.async_progress}"
 
 
 def _status(plan: Plan, history: History, cell: Cell, progress: str, figures: Mapping[str, float]) -> tuple[str, str]:
@@ -152,7 +169,7 @@ def _status(plan: Plan, history: History, cell: Cell, progress: str, figures: Ma
 
 
 def _crossover(
-    cells: Sequence[Cell], progress: str, family: Sequence[Record], history: History
+    plan: Plan, cells: Sequence[Cell], progress: str, family: Sequence[Record], history: History
 ) -> tuple[Crossover, list[str]]:
     """The crossover of one compute under one strategy, and the class of every size."""
     points, exposed, allreduce, computes = [], [], [], []
@@ -163,22 +180,29 @@ def _crossover(
         exposed.append(t.span - c.span if trusted else np.empty(0))
         allreduce.append(b.span if trusted else np.empty(0))
         if trusted:
-            points.append(CoverInput(cell.nbytes, series_interval(n.span - c.span), float(np.median(n.span))))
+            excess = series_interval(n.span - c.span)
+            half = inf if isnan(excess.lo) else (excess.hi - excess.lo) / 2
+            reachable = half * sqrt(len(n.span) / max(plan.iterations.most, len(n.span)))
+            points.append(CoverInput(cell.nbytes, excess, float(np.median(n.span)), reachable))
             computes.append(float(np.median(c.span)))
     classes = classify(exposed, allreduce)
     compute_s = float(np.median(computes)) if computes else float("nan")
     sized = [(cell.nbytes, class_) for cell, record, class_ in zip(cells, family, classes, strict=True)
              if "overlap" in record.figures]  # fmt: skip
-    cover, hidden = cover_point(points), hidden_point([size for size, _ in sized], [class_ for _, class_ in sized])
-    return Crossover(tuple(cells), progress, compute_s, cover, hidden), classes
+    sizes = [size for size, _ in sized]
+    cover, hidden = cover_point(points), hidden_point(sizes, [class_ for _, class_ in sized])
+    nexts = (next_for_cover(points, cover, plan.precision), next_for_hidden(sizes, hidden, plan.precision))
+    cover = replace(cover, note="; ".join(filter(None, [cover.note, nexts[0].note])))
+    wanted = tuple(step.nbytes for step in nexts if step.nbytes is not None)
+    return Crossover(tuple(cells), progress, compute_s, cover, hidden, wanted), classes
 
 
-def _judged(record: Record, class_: str, plan: Plan) -> Record:
+def _judged(record: Record, class_: str, plan: Plan, facts: Facts) -> Record:
     if record.verdict or "overlap" not in record.figures:
         return record
     others = [name for name in plan.strategies if name != record.progress]
-    verdict = judge(record.figures, class_, record.progress, others)
-    notes = (*record.notes, verdict.note) if verdict.note else record.notes
+    verdict = judge(record.figures, class_, record.progress, others, facts.async_progress)
+    notes = tuple(filter(None, (*record.notes, verdict.note, slow_blocking(record.figures))))
     return replace(record, verdict=verdict.word, evidence=verdict.evidence, advice=verdict.advice, notes=notes)
 
 
@@ -191,7 +215,7 @@ def overlap_row(record: Record, facts: Facts) -> dict[str, Any]:
             row[name] = int(record.figures[name])
     text = "; ".join(filter(None, [*record.notes, record.evidence, record.advice and f"try: {record.advice}"]))
     return row | {
-        "case": record.case, "cell": record.cell.index, "progress": record.progress, "refined": False,
+        "case": record.case, "cell": record.cell.index, "progress": record.progress, "refined": cell["refined"],
         "status": record.status, "verdict": record.verdict, "note": text,
     }  # fmt: skip
 

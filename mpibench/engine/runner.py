@@ -15,15 +15,17 @@ from typing import Any, Protocol
 
 from mpibench.engine.bench import Bench
 from mpibench.engine.calibrate import Calibration
+from mpibench.engine.exposures import exposure_row
 from mpibench.engine.fold import Measured
 from mpibench.engine.history import History
 from mpibench.engine.plan import Plan, Visit, next_visit, outcome
+from mpibench.engine.refinement import grow
 from mpibench.engine.results import Facts, Results, crossover_row, evaluate, overlap_row
 from mpibench.engine.session import Session
 from mpibench.engine.stopping import GO_ON
 from mpibench.errors import DiskFault, Unsupported
 from mpibench.protocols import ALLREDUCE_HOT, Caution, Cell
-from mpibench.records import CROSSOVER_COLUMNS, OVERLAP_COLUMNS, RunDirectory, read_run, read_samples
+from mpibench.records import CROSSOVER_COLUMNS, EXPOSURE_COLUMNS, OVERLAP_COLUMNS, RunDirectory, read_run, read_samples
 from mpibench.units import IterationRange, format_bytes
 
 _OWN = ("plan", "facts", "wrong", "skipped")  # keys of run.json that a Store holds as objects
@@ -53,6 +55,7 @@ class Store:
     facts: Facts
     history: History
     run: dict[str, Any]  # what run.json holds beside this
+    passes: int = 0  # of this launch
 
     def write_tables(self, ended: str) -> Results:
         """Bring every table and run.json up to date. `ended` is how the run ended; empty while it runs."""
@@ -65,6 +68,8 @@ class Store:
         self.directory.write_table("overlap.csv", OVERLAP_COLUMNS, rows)
         crossovers = [crossover_row(crossover, self.facts) for crossover in results.crossovers]
         self.directory.write_table("crossover.csv", CROSSOVER_COLUMNS, crossovers)
+        sizes = [exposure_row(size, self.facts.emulated) for size in results.exposures]
+        self.directory.write_table("exposure.csv", EXPOSURE_COLUMNS, sizes)
         return results
 
     def write_run(self) -> None:
@@ -110,13 +115,13 @@ def now() -> str:
 
 
 def run_plan(
-    session: Session, bench: Bench, plan: Plan, store: Store | None, reporter: Reporter, elapsed_s: Callable[[], float]
+    session: Session, bench: Bench, store: Store | None, reporter: Reporter, elapsed_s: Callable[[], float]
 ) -> Results | None:
-    """Measure until the plan is done or its time spent.
+    """Measure until the plan is done, its crossovers as sharp as asked, or its time spent.
 
     Args:
-        session, bench, plan: the same on all ranks.
-        store: on rank 0, None elsewhere.
+        session, bench: of every rank.
+        store: the plan and what has been measured, on rank 0; None elsewhere.
         reporter: told after every pass, on rank 0.
         elapsed_s: seconds since MPI's start.
 
@@ -129,10 +134,10 @@ def run_plan(
     measured: Measured | None = None
     visit: Visit | None = None
     while True:
-        visit, hot = session.on_root(partial(_turn, plan, store, reporter, elapsed_s, visit, measured))
-        if visit is None:
+        turn = session.on_root(partial(_turn, store, reporter, elapsed_s, visit, measured))
+        if turn is None:
             break
-        cell = plan.cells[visit.cell]
+        visit, cell, hot = turn
         session.guard.enter(f"cell {cell.index} ({format_bytes(cell.asked_nbytes)}, {cell.compute})")
         try:
             measured = bench.visit(cell, visit, hot)
@@ -148,38 +153,53 @@ def run_plan(
 
 
 def _turn(
-    plan: Plan,
     store: Store | None,
     reporter: Reporter,
     elapsed_s: Callable[[], float],
     visit: Visit | None,
     measured: Measured | None,
-) -> tuple[Visit | None, bool]:
-    """Rank 0's part between two visits: keep the last, close a pass, choose the next."""
+) -> tuple[Visit, Cell, bool] | None:
+    """Rank 0's part between two visits: keep the last, close a pass, choose the next, its cell, and whether hot."""
     assert store is not None
     history = store.history
     if visit is not None and measured is not None:
-        if measured.wrong:  # on disk before the samples, which look like any others
-            history.wrong[visit.cell] = history.wrong.get(visit.cell, 0) + measured.wrong
-            store.write_run()
-        try:
-            store.directory.append_visit(measured.samples, measured.ranks, measured.rank_samples)
-        except DiskFault as fault:
-            with suppress(DiskFault):
-                store.write_tables(str(fault))
-            raise
-        history.add(visit.cell, measured.samples, measured.seconds)
-    following = next_visit(plan, history, elapsed_s())
+        _keep(store, visit, measured)
+    following = next_visit(store.plan, history, elapsed_s())
     done = history.visits(visit.cell) if visit is not None else 0
     if visit is not None and (following is None or history.visits(following.cell) >= done):
-        store.write_tables("")
-        finished = sum(outcome(plan, history, cell.index) != GO_ON for cell in plan.cells)
-        reporter.pass_done(done, len(plan.cells), finished, elapsed_s(), plan.budget_s)
+        _close_pass(store, reporter, elapsed_s())
+        following = next_visit(store.plan, history, elapsed_s())
     if following is None:
-        return None, False
-    count = plan.cells[following.cell].count
-    same = [cell.index for cell in plan.cells if cell.count == count]
-    return following, isnan(history.hot_median(same, ALLREDUCE_HOT))
+        return None
+    cell = store.plan.cells[following.cell]
+    same = [other.index for other in store.plan.cells if other.count == cell.count]
+    return following, cell, isnan(history.hot_median(same, ALLREDUCE_HOT))
+
+
+def _keep(store: Store, visit: Visit, measured: Measured) -> None:
+    """Commit a visit, to the disk first."""
+    if measured.wrong:  # on disk before the samples, which look like any others
+        store.history.wrong[visit.cell] = store.history.wrong.get(visit.cell, 0) + measured.wrong
+        store.write_run()
+    try:
+        store.directory.append_visit(measured.samples, measured.ranks, measured.rank_samples)
+    except DiskFault as fault:
+        with suppress(DiskFault):
+            store.write_tables(str(fault))
+        raise
+    store.history.add(visit.cell, measured.samples, measured.seconds)
+
+
+def _close_pass(store: Store, reporter: Reporter, elapsed_s: float) -> None:
+    """Bring the tables up to date, and add the cells that would sharpen the crossovers."""
+    results = store.write_tables("")
+    finished = sum(outcome(store.plan, store.history, cell.index) != GO_ON for cell in store.plan.cells)
+    store.passes += 1
+    reporter.pass_done(store.passes, len(store.plan.cells), finished, elapsed_s, store.plan.budget_s)
+    grown = grow(store.plan, store.history, results)
+    if grown is not store.plan:
+        store.plan = grown
+        store.write_run()  # before there are samples of its cells
 
 
 def rebuild(path: Path, ended: str, earlier: int) -> None:

@@ -13,17 +13,16 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from mpibench.collectives import COLLECTIVES
-from mpibench.engine import environment, memory, setup
+from mpibench.engine import environment, launcher, memory, setup
 from mpibench.engine.bench import Bench
 from mpibench.engine.calibrate import Calibration
 from mpibench.engine.device import Device
 from mpibench.engine.history import History
-from mpibench.engine.launcher import blas_threads
 from mpibench.engine.plan import Plan
 from mpibench.engine.results import Facts, Results
 from mpibench.engine.runner import Reporter, Store, load, now, rebuild, run_plan
 from mpibench.engine.session import Session
-from mpibench.errors import UsageError
+from mpibench.errors import EnvironmentRefused, UsageError
 from mpibench.kernels import KERNELS
 from mpibench.progress import PROGRESS
 from mpibench.protocols import Caution, Cell, Kernel
@@ -73,6 +72,10 @@ class Sweep:
             MpibenchError: on all ranks, if the options do not fit this machine or the disk fails.
         """
         session, config = self._session, self._config
+        if "thread" in config.progress and session.thread_level != "multiple":
+            raise EnvironmentRefused(
+                f"--progress thread: needs MPI_THREAD_MULTIPLE, this MPI library gives {session.thread_level}"
+            )
         self._refuse_too_large()
         device = session.everywhere(lambda: setup.open_device(config.device, self._kernel, session))
         kind = session.everywhere(lambda: setup.choose_buffers(config.buffers, device))
@@ -96,7 +99,7 @@ class Sweep:
             session, buffers, loads, collective, strategies, plan.names,
             seed=config.seed, checked=not config.no_check, keep_ranks=config.samples == "all",
         )  # fmt: skip
-        return run_plan(session, bench, plan, self.store, self._reporter, elapsed_s)
+        return run_plan(session, bench, self.store, self._reporter, elapsed_s)
 
     def _largest(self) -> int:
         """Elements of the largest message that is measured."""
@@ -155,9 +158,10 @@ class Sweep:
     def _facts(self, device: Device, kind: str) -> Facts:
         session = self._session
         return Facts(
-            session.ranks, session.nodes, session.thread_level, session.oversubscribed, blas_threads(os.environ),
-            device.name, kind, self._config.poll_interval, session.common_clock,
+            session.ranks, session.nodes, session.thread_level, session.oversubscribed,
+            launcher.blas_threads(os.environ), device.name, kind, self._config.poll_interval, session.common_clock,
             self._kernel.device_driven or device.name == "cuda", self._kernel.emulated, not self._config.no_check,
+            launcher.async_progress(os.environ),
         )  # fmt: skip
 
     def _begin(
@@ -188,6 +192,8 @@ class Sweep:
         }
         if earlier:
             self._refuse_other_machine(earlier, facts, run)
+            refined = tuple(cell for cell in earlier.plan.cells if cell.refined)
+            plan = dataclasses.replace(plan, cells=plan.cells + refined)
         self.store = Store(directory, plan, facts, earlier.history if earlier else History(), run)
         self.store.write_run()
         self._reporter.begin(plan, facts, calibrations, directory.path, cautions)

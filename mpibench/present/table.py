@@ -7,11 +7,14 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from mpibench.analysis.statistics import Interval
+from mpibench.analysis.verdict import slow_blocking
 from mpibench.engine.results import Crossover, Facts, Results
-from mpibench.protocols import Record
+from mpibench.protocols import Cell, Record
 from mpibench.units import approximate_bytes, format_bytes, format_duration
 
 if TYPE_CHECKING:
+    from rich.table import Table
     from rich.text import Text
 
 _WIDTH = 200  # a launcher's pipe or pty does not tell the terminal's: nothing is cut, the table is as wide as it is
@@ -25,9 +28,10 @@ _LEGEND = (
     "overlap = (N + C - T) / min(N, C): 1 all hidden, 0 serial, below 0 worse; exposed = T - C, what the step still "
     "pays. Every interval is in the CSV."
 )
+_REFINED = "*: measured to know the cover or hidden point more exactly."
 _UNSTABLE = (
-    "(unstable): iterations depend on each other there, so that the intervals are too narrow; a quieter machine or a "
-    "longer --budget helps."
+    "(unstable): iterations depend on each other there, or visits differ: the intervals may be too narrow; a quieter "
+    "machine or a longer --budget helps."
 )
 
 
@@ -57,9 +61,13 @@ def print_results(results: Results, facts: Facts, color: bool) -> None:
         console.print(table)
         console.print()
     console.print(textwrap.fill(_LEGEND, _TEXT_WIDTH))
+    if any(record.cell.refined for record in results.records):
+        console.print(_REFINED)
     if any(record.status == "unstable" for record in results.records):
         console.print(textwrap.fill(_UNSTABLE, _TEXT_WIDTH))
-    for sentence in sentences(results):
+    console.print()
+    console.print(_exposures(results))
+    for sentence in (*sentences(results), *_rates(results), *_slow_blocking(results)):
         console.print(textwrap.fill(f"* {sentence}", _TEXT_WIDTH, subsequent_indent="  "))
 
 
@@ -70,9 +78,13 @@ def _verdict(record: Record) -> "Text":
     return Text(record.verdict + doubt, style=_VERDICT_STYLES.get(record.verdict, ""))
 
 
+def _size(cell: Cell) -> str:
+    return f"{approximate_bytes(cell.nbytes)}*" if cell.refined else format_bytes(cell.asked_nbytes)
+
+
 def _row(record: Record) -> Iterator[str]:
     figures = record.figures
-    yield format_bytes(record.cell.asked_nbytes)
+    yield _size(record.cell)
     yield record.progress
     for name in ("allreduce", "nonblocking", "compute", "overlapped"):
         yield (
@@ -137,6 +149,66 @@ def _meaning(crossover: Crossover) -> str:
     return f"{covered}{cover_note}; {hides}{note}"
 
 
+def _exposures(results: Results) -> "Table":
+    """The compute that would hide each message, and with several computes the progress efficiency, by strategy."""
+    from rich.table import Table
+
+    several = len({record.cell.compute for record in results.records}) > 1
+    strategies = list(dict.fromkeys(size.progress for size in results.exposures))
+    found = {(size.cell.nbytes, size.progress): size.curve for size in results.exposures}
+    table = Table(title="compute that would hide it [95 %]", title_justify="left", title_style="bold", box=None,
+                  pad_edge=False, header_style="bold")  # fmt: skip
+    table.add_column("size", justify="right", no_wrap=True)
+    for strategy in strategies:
+        table.add_column(strategy, justify="right", no_wrap=True)
+        if several:
+            table.add_column("efficiency [95 %]", justify="right", no_wrap=True)
+    for cell in {size.cell.nbytes: size.cell for size in results.exposures}.values():
+        row = [_size(cell)]
+        for strategy in strategies:
+            curve = found.get((cell.nbytes, strategy))
+            row.append(_duration(curve.hiding_compute) if curve else "-")
+            if several:
+                row.append(_efficiency(curve.efficiency) if curve else "-")
+        table.add_row(*row)
+    return table
+
+
+def _duration(interval: Interval) -> str:
+    if interval.median != interval.median:
+        return "none known"
+    return f"{format_duration(interval.median)} [{format_duration(interval.lo)}, {format_duration(interval.hi)}]"
+
+
+def _efficiency(interval: Interval) -> str:
+    if interval.median != interval.median:
+        return "-"
+    return f"{interval.median:.2f} [{interval.lo:.2f}, {interval.hi:.2f}]"
+
+
+def _rates(results: Results) -> Iterator[str]:
+    """The hiding rate and latency of every strategy, where they are known."""
+    for size in {size.progress: size for size in results.exposures}.values():
+        rate, latency = size.rate.rate, size.rate.latency
+        if rate.median == rate.median:
+            yield (
+                f"{size.progress}: hides {approximate_bytes(rate.median)}/s [{approximate_bytes(rate.lo)}, "
+                f"{approximate_bytes(rate.hi)}] of compute, after the first {_duration(latency)}."
+            )
+
+
+def _slow_blocking(results: Results) -> Iterator[str]:
+    """Where the blocking call is slower than the non-blocking one by itself, which no overlap explains."""
+    slow = {r.cell.nbytes: r for r in results.records if "overlap" in r.figures and slow_blocking(r.figures)}
+    if slow:
+        penalties = sorted(record.figures["nonblocking_penalty"] for record in slow.values())
+        sizes = ", ".join(_size(record.cell) for _, record in sorted(slow.items()))
+        yield (
+            f"your blocking call is the slow one at {sizes}: N is {penalties[0]:.2f} to {penalties[-1]:.2f} B. Try: "
+            "the non-blocking call and Wait in its place, or another algorithm of the library's for the blocking one."
+        )
+
+
 def _interval(value: float | None, lo: float | None, hi: float | None) -> str:
     ends = [approximate_bytes(end) if end is not None else "?" for end in (lo, hi)]
     return f"{approximate_bytes(value or 0)} [{ends[0]}, {ends[1]}]"
@@ -150,7 +222,7 @@ def _reason(records: Sequence[Record]) -> str:
     commonest = max(dict.fromkeys(words), key=words.count)
     example = [record for record in records if record.verdict == commonest][-1]
     advice = f"; try: {example.advice}" if example.advice else ""
-    size = format_bytes(example.cell.asked_nbytes)
+    size = _size(example.cell)
     return f"{commonest} in {words.count(commonest)} of {len(records)} rows, at {size}: {example.evidence}{advice}."
 
 
@@ -174,4 +246,4 @@ def closing_lines(results: Results, path: Path, ranks: int, module: str, unfinis
         example = max(measured, key=lambda record: record.figures["exposed_s"])
         yield "to see why one case reads as it does:"
         yield f"  python -m {module} --resume {shlex.quote(str(path))} --explain {example.case}"
-    yield f"files: {path / 'overlap.csv'}, crossover.csv, samples.csv, ranks.csv, run.json"
+    yield f"files: {path / 'overlap.csv'}, crossover.csv, exposure.csv, samples.csv, ranks.csv, run.json"

@@ -7,6 +7,7 @@ PROGRESS = Registry(
     {
         "none": "mpibench.progress.none:NoProgress",
         "poll": "mpibench.progress.poll:Poll",
+        "thread": "mpibench.progress.thread:HelperThread",
     },
     members=("drive",),
 )

@@ -10,9 +10,10 @@ from mpibench.protocols import Marks, Transfer, Work
 class NoProgress:
     """Advance the work, nothing else."""
 
-    def drive(self, work: Work, transfer: Transfer, marks: Marks) -> None:
+    def drive(self, work: Work, transfer: Transfer, marks: Marks) -> Transfer:
         """Run `work` to its end in quanta of `marks.quantum` steps; `transfer` is not touched."""
         quantum, advance = marks.quantum, work.advance
         while not advance(quantum):
             pass
         work.finish()
+        return transfer

@@ -11,7 +11,7 @@ from mpibench.protocols import Marks, Transfer, Work
 class Poll:
     """Advance the work by a quantum, test, and again, until the work is done."""
 
-    def drive(self, work: Work, transfer: Transfer, marks: Marks) -> None:
+    def drive(self, work: Work, transfer: Transfer, marks: Marks) -> Transfer:
         """Run `work` to its end in quanta of `marks.quantum` steps, with a test between them."""
         quantum, advance, test, clock = marks.quantum, work.advance, transfer.Test, marks.clock
         spent = tests = 0
@@ -25,3 +25,4 @@ class Poll:
         work.finish()
         marks.test_ns = spent
         marks.tests = tests
+        return transfer
