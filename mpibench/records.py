@@ -230,11 +230,11 @@ def read_table(path: Path, needed: Sequence[str]) -> list[dict[str, str]]:
     try:
         with path.open(encoding="utf-8", newline="") as stream:
             reader = csv.DictReader(stream, restval="")
-            rows = list(reader)
+            columns, rows = reader.fieldnames or (), list(reader)
     except (OSError, UnicodeDecodeError, csv.Error) as error:
         reason = error.strerror if isinstance(error, OSError) else error
         raise UsageError(f"{path}: {reason}; name a run's directory") from error
-    if missing := [name for name in needed if name not in (reader.fieldnames or ())]:
+    if missing := [name for name in needed if name not in columns]:
         raise UsageError(f"{path}: it has no column {missing[0]}; name a run's directory")
     return rows
 
