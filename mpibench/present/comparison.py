@@ -65,7 +65,8 @@ def _cells(row: Row) -> Iterator[str]:
 
 
 def _time(seconds: float, sd: float) -> str:
-    return f"{format_duration(seconds)} ±" + ("?" if math.isnan(sd) else f"{sd:.1%}")
+    # Of logs: a share where it is small, and no longer one above 1.
+    return f"{format_duration(seconds)} ±" + ("?" if math.isnan(sd) else ">100%" if sd > 1 else f"{sd:.1%}")
 
 
 def _pair(values: tuple[float, float], text: Any) -> str:
