@@ -123,9 +123,10 @@ def _sentences(rows: Sequence[Row], tolerance: float) -> Iterator[str]:
         )
     wanted = [row.answer.launches for row in unsure if row.answer and row.answer.launches]
     if wanted:
+        rows_told = f"all {len(wanted)} rows with a number" if len(wanted) > 1 else "the row with a number"
         yield (
-            f"cannot tell: {max(wanted)} launches a side would tell all {len(wanted)} rows with a number, each with "
-            "80 % probability, if their ratios and spreads are as seen"
+            f"cannot tell: {max(wanted)} launches a side would tell {rows_told}, each with 80 % probability, if ratios "
+            "and spreads are as seen"
         )
 
 
