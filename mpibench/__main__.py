@@ -10,7 +10,7 @@ from mpibench.errors import DONE, USAGE
 from mpibench.present.entry import say
 
 BENCHMARKS = ("overlap",)
-TOOLS = ("selftest",)
+TOOLS = ("compare", "selftest")
 
 
 def main() -> int:

@@ -92,10 +92,10 @@ class _Parser(argparse.ArgumentParser):
         raise UsageError(message.removeprefix("argument "))
 
 
-def build_parser(config_class: type[Common], module: str, description: str) -> argparse.ArgumentParser:
-    """The command line of a benchmark. Values stay text; `parse_command` gives them their meaning."""
+def build_parser(config_class: type[Any], module: str, description: str, usage: str = "") -> argparse.ArgumentParser:
+    """The command line of a benchmark, or of a tool with its own `usage`. Values stay text; `resolve` reads them."""
     parser = _Parser(
-        prog=f"python -m {module}", usage=f"mpirun -n RANKS python -m {module} [options]",
+        prog=f"python -m {module}", usage=usage or f"mpirun -n RANKS python -m {module} [options]",
         description=description, add_help=False, allow_abbrev=False,
         argument_default=argparse.SUPPRESS, formatter_class=argparse.RawDescriptionHelpFormatter,
     )  # fmt: skip
@@ -118,13 +118,24 @@ def read_flags(parser: argparse.ArgumentParser, argv: Sequence[str]) -> dict[str
     Raises:
         UsageError: for an unknown flag, with the near match, or one without its value.
     """
+    flags, operands = split_operands(parser, argv)
+    if operands:
+        raise UsageError(f"{operands[0]}: neither a flag nor the value of one")
+    return flags
+
+
+def split_operands(parser: argparse.ArgumentParser, argv: Sequence[str]) -> tuple[dict[str, str], list[str]]:
+    """The flags that were given, by field name, as text; and what is neither a flag nor the value of one.
+
+    Raises:
+        UsageError: for an unknown flag, with the near match, or one without its value.
+    """
     namespace, extra = parser.parse_known_args(argv)
-    if extra:
-        flags = [text for action in parser._actions for text in action.option_strings if text.startswith("--")]
-        word = extra[0].split("=")[0]
-        reason = near_flag(word, flags) if word.startswith("-") else "neither a flag nor the value of one"
-        raise UsageError(f"{extra[0]}: {reason}")
-    return vars(namespace)
+    for word in extra:
+        if word.startswith("-"):
+            flags = [text for action in parser._actions for text in action.option_strings if text.startswith("--")]
+            raise UsageError(f"{word}: {near_flag(word.split('=')[0], flags)}")
+    return vars(namespace), extra
 
 
 def read_command(parser: argparse.ArgumentParser, config_class: type[Common], argv: Sequence[str]) -> dict[str, str]:

@@ -20,7 +20,18 @@ from mpibench.engine import launcher
 from mpibench.engine.launcher import Launch
 from mpibench.errors import DONE, FINDING, UsageError
 from mpibench.kernels import KERNELS
-from mpibench.options import Common, build_parser, one_of, option, read_command, resolve, settings_text, some_of, switch
+from mpibench.options import (
+    Common,
+    build_parser,
+    one_of,
+    option,
+    path,
+    read_command,
+    resolve,
+    settings_text,
+    some_of,
+    switch,
+)
 from mpibench.present.entry import command, say
 from mpibench.progress import PROGRESS
 from mpibench.registry import near_match
@@ -48,6 +59,9 @@ class Config(Common):
         units.parse_computes,
         "compute per layer: a duration (calibrated), or n=512 (one GEMM of that order); a list sweeps",
         "LIST",
+    )
+    steps_from: str = option(
+        "", path, "take the calibrated steps of an earlier run: the same work, whatever it lasts here", "DIR"
     )
     kernel: str = option(
         "gemm", KERNELS.check, "gemm, triad, delay (an emulated accelerator), or module:attribute", "NAME"
@@ -157,7 +171,7 @@ def resumed_settings(given: dict[str, str]) -> dict[str, str]:
 
     from mpibench.records import read_run
 
-    kept = read_run(Path(given["resume"]), ["settings"])["settings"]
+    kept = settings_text(Config, read_run(Path(given["resume"]), ["settings"])["settings"])  # an older run has fewer
     for name, text in given.items():
         if name not in RESUMABLE and resolve(Config, {name: text}) != resolve(Config, {name: kept[name]}):
             raise UsageError(f"--{name.replace('_', '-')} {text}: the run was begun with {kept[name]}; start a new run")

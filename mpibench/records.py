@@ -179,8 +179,8 @@ def _cell(value: Any) -> str:
     return format(value, ".9g") if isinstance(value, float) else str(value)
 
 
-def read_run(path: Path, needed: Sequence[str] = ()) -> dict[str, Any]:
-    """run.json of a run directory, which must have the keys `needed`.
+def read_run(path: Path, needed: Sequence[str] = (), named: str = "--resume ") -> dict[str, Any]:
+    """run.json of a run directory, which must have the keys `needed`; `named` is how the user named the directory.
 
     Raises:
         UsageError: if there is none, or it is of a newer schema.
@@ -193,13 +193,13 @@ def read_run(path: Path, needed: Sequence[str] = ()) -> dict[str, Any]:
             raise KeyError(missing[0])
     except OSError as error:
         raise UsageError(
-            f"--resume {path}: no run there ({file.name}: {error.strerror}); name a run's directory"
+            f"{named}{path}: no run there ({file.name}: {error.strerror}); name a run's directory"
         ) from error
     except (ValueError, KeyError, TypeError) as error:
-        raise UsageError(f"--resume {path}: {file.name} is not a run's record: {error}") from error
+        raise UsageError(f"{named}{path}: {file.name} is not a run's record: {error}") from error
     if schema > SCHEMA:
         raise UsageError(
-            f"--resume {path}: written by a newer mpibench (schema {schema}, this one reads {SCHEMA}); update mpibench"
+            f"{named}{path}: written by a newer mpibench (schema {schema}, this one reads {SCHEMA}); update mpibench"
         )
     return dict(run)
 
@@ -224,6 +224,24 @@ def read_samples(path: Path) -> tuple[Any, str]:
         return samples, ""
     keep = np.array([(row[0], row[1]) not in broken for row in parsed], dtype=bool)
     return samples[keep], f"{path / 'samples.csv'}: dropped {torn} torn line(s) and {len(broken)} incomplete visit(s)"
+
+
+def read_table(path: Path, needed: Sequence[str]) -> list[dict[str, str]]:
+    """The rows of a table such as overlap.csv by column name, as text; empty means not measured.
+
+    Raises:
+        UsageError: if there is no such file, or it lacks one of the columns `needed`.
+    """
+    try:
+        with path.open(encoding="utf-8", newline="") as stream:
+            reader = csv.DictReader(stream, restval="")
+            columns, rows = reader.fieldnames or (), list(reader)
+    except (OSError, UnicodeDecodeError, csv.Error) as error:
+        reason = error.strerror if isinstance(error, OSError) else error
+        raise UsageError(f"{path}: {reason}; name a run's directory") from error
+    if missing := [name for name in needed if name not in columns]:
+        raise UsageError(f"{path}: it has no column {missing[0]}; name a run's directory")
+    return rows
 
 
 def _parse_sample(row: Sequence[str]) -> tuple[Any, ...] | None:

@@ -1,6 +1,7 @@
 """From words to things: the device, the buffers, the kernels with their calibrated steps."""
 
 from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
 from typing import Any
 
 from mpibench.engine.bench import Load
@@ -10,6 +11,7 @@ from mpibench.engine.device import Device, HostDevice
 from mpibench.engine.session import Session
 from mpibench.errors import EnvironmentRefused, UsageError
 from mpibench.protocols import Collective, Kernel
+from mpibench.records import read_run
 from mpibench.units import Compute
 
 _PREAMBLE_S = 2e-3  # at most
@@ -57,6 +59,30 @@ def make_buffers(
 
         return StagedBuffers(device, *shape), lambda: Staged(collective(), device)
     return Buffers(HostDevice() if kind == "host" else device, *shape), collective
+
+
+def steps_from(path: Path, config: Any) -> dict[str, Calibration]:
+    """The calibrations of an earlier run, so that this one does the same work.
+
+    Args:
+        path: of the earlier run.
+        config: options with the fields of overlap.Config.
+
+    Raises:
+        UsageError: if it is no run, its steps are another kernel's, or it lacks a compute.
+    """
+    run = read_run(path, ("settings", "calibration"), "--steps-from ")
+    for name in ("kernel", "kernel_dtype"):
+        theirs, ours = run["settings"].get(name), getattr(config, name)
+        if theirs != ours:
+            flag = f"--{name.replace('_', '-')}"
+            raise UsageError(f"--steps-from {path}: calibrated with {flag} {theirs}, this run has {ours}; use the same")
+    known = {label: Calibration(**values) for label, values in run["calibration"].items()}
+    for compute in config.compute:
+        if compute.label not in known:
+            there = ", ".join(known)
+            raise UsageError(f"--steps-from {path}: it has no compute {compute.label}; use its --compute {there}")
+    return known
 
 
 def make_loads(

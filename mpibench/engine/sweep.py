@@ -117,10 +117,11 @@ class Sweep:
         """Rank 0: make or read back the run's directory; what was calibrated, and the number of earlier launches."""
         config, session = self._config, self._session
         if not config.resume:
+            known = setup.steps_from(Path(config.steps_from), config) if config.steps_from else {}
             moment = time.strftime("%Y%m%dT%H%M%SZ", time.gmtime())
             path = Path(config.output or f"results/overlap-{moment}-{socket.gethostname()}-n{session.ranks}")
             self._opened = _Opened(RunDirectory.create(path), None)
-            return path, {}, 0
+            return path, known, 0
         path = Path(config.resume)
         store, dropped = load(path)
         if store.facts.ranks != session.ranks:
