@@ -149,11 +149,11 @@ def run(launch: Launch, argv: Sequence[str]) -> int:
         return say(launch, plugins(KERNELS, COLLECTIVES, PROGRESS))
     texts = resumed_settings(given) if given.get("resume") else given
     config = resolve(Config, texts)
-    case = find_case(config) if config.explain else ""
-    if config.resume and case:
+    if config.resume and config.explain:
         from pathlib import Path
 
-        return explain(launch, Path(config.resume), case)
+        return explain(launch, Path(config.resume), config.explain)
+    case = find_case(config.explain, case_names(config)) if config.explain else ""
     if config.dry_run:
         from mpibench.present.dry_run import outlook
 
@@ -204,25 +204,29 @@ def cells(config: Config, steps: dict[str, int], standard: int) -> "tuple[Cell, 
     return tuple(made)
 
 
-def find_case(config: Config) -> str:
+def case_names(config: Config) -> list[str]:
+    """The names of the cases that are asked for; refinement may add others."""
+    from mpibench.engine.results import case_name
+
+    return [case_name(cell, strategy) for cell in cells(config, {}, 4) for strategy in config.progress]
+
+
+def find_case(asked: str, names: Sequence[str]) -> str:
     """The full name of the case that `--explain` means: its name, or the parts of it that single it out.
 
     Raises:
         UsageError: if it means none, with the near match, or more than one.
     """
-    from mpibench.engine.results import case_name
-
-    names = [case_name(cell, strategy) for cell in cells(config, {}, 4) for strategy in config.progress]
-    wanted = set(config.explain.split("-"))
-    found = [name for name in names if name == config.explain or wanted <= set(name.split("-"))]
-    if len(found) == 1 or config.explain in found:
-        return found[0] if len(found) == 1 else config.explain
+    wanted = set(asked.split("-"))
+    found = [name for name in names if name == asked or wanted <= set(name.split("-"))]
+    if len(found) == 1 or asked in found:
+        return found[0] if len(found) == 1 else asked
     told = ", ".join(found[:4]) + (", ..." if len(found) > 4 else "")
-    right = f"that is any of {told}" if found else near_match(config.explain, names)
-    raise UsageError(f"--explain {config.explain}: {right}")
+    right = f"that is any of {told}" if found else near_match(asked, names)
+    raise UsageError(f"--explain {asked}: {right}")
 
 
-def explain(launch: Launch, directory: "Path", case: str) -> int:
+def explain(launch: Launch, directory: "Path", asked: str) -> int:
     """The picture of a case from a run's samples; nothing is measured and MPI is not started."""
     from mpibench.engine.results import evaluate
     from mpibench.engine.runner import load
@@ -232,6 +236,7 @@ def explain(launch: Launch, directory: "Path", case: str) -> int:
     if dropped:
         say(launch, f"mpibench: warning: {dropped}", sys.stderr)
     records = evaluate(store.plan, store.history, store.facts).records
+    case = find_case(asked, [record.case for record in records])
     return say(launch, picture(next(record for record in records if record.case == case), store.facts))
 
 

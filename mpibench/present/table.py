@@ -39,6 +39,7 @@ def print_results(results: Results, facts: Facts, color: bool) -> None:
     """Print the table, its legend and, for every compute and strategy, what it means."""
     from rich.console import Console
     from rich.table import Table
+    from rich.text import Text
 
     console = Console(
         file=sys.stdout, force_terminal=color, no_color=not color, width=_WIDTH,
@@ -65,8 +66,9 @@ def print_results(results: Results, facts: Facts, color: bool) -> None:
         console.print(_REFINED)
     if any(record.status == "unstable" for record in results.records):
         console.print(textwrap.fill(_UNSTABLE, _TEXT_WIDTH))
-    console.print()
-    console.print(_exposures(results))
+    if results.exposures:
+        console.print(Text("\ncompute that would hide it [95 %]", style="bold"))
+        console.print(_exposures(results))
     for sentence in (*sentences(results), *_rates(results), *_slow_blocking(results)):
         console.print(textwrap.fill(f"* {sentence}", _TEXT_WIDTH, subsequent_indent="  "))
 
@@ -156,8 +158,7 @@ def _exposures(results: Results) -> "Table":
     several = len({record.cell.compute for record in results.records}) > 1
     strategies = list(dict.fromkeys(size.progress for size in results.exposures))
     found = {(size.cell.nbytes, size.progress): size.curve for size in results.exposures}
-    table = Table(title="compute that would hide it [95 %]", title_justify="left", title_style="bold", box=None,
-                  pad_edge=False, header_style="bold")  # fmt: skip
+    table = Table(box=None, pad_edge=False, header_style="bold")
     table.add_column("size", justify="right", no_wrap=True)
     for strategy in strategies:
         table.add_column(strategy, justify="right", no_wrap=True)

@@ -38,7 +38,8 @@ class Variant:
 
 VARIANTS = {
     "plain": Variant(2, ""),
-    "delay": Variant(3, "--seed 5", kernel="delay", dtype="float64", computes=("300us",), in_place=True),
+    "delay": Variant(3, "--seed 5", progress=("none", "poll", "thread"), kernel="delay", dtype="float64",
+                     computes=("300us",), in_place=True),
     "triad": Variant(5, "--samples all", (0, 3, 1024), ("200us",), kernel="triad", dtype="int32",
                      collective="persistent"),
     "unchecked": Variant(7, "--no-check --quiet", (1, 4096), ("200us",), ("poll",), kernel="delay", dtype="int64"),
@@ -90,7 +91,7 @@ def plain(tmp_path_factory) -> Ran:
 
 def test_files_are_whole_and_nothing_else_is_there(ran):
     check_valid(ran.directory)
-    expected = {"samples.csv", "ranks.csv", "overlap.csv", "crossover.csv", "run.json"}
+    expected = {"samples.csv", "ranks.csv", "overlap.csv", "crossover.csv", "exposure.csv", "run.json"}
     expected |= {"rank_samples.csv"} if "--samples all" in ran.variant.flags else set()
     assert {path.name for path in ran.directory.iterdir()} == expected
     assert [path.name for path in ran.cwd.iterdir()] == ["run"]

@@ -9,6 +9,7 @@ import pytest
 from mpibench.engine.launcher import (
     BLAS_VARIABLES,
     Launch,
+    async_progress,
     blas_threads,
     choose_thread_level,
     identify,
@@ -143,3 +144,16 @@ def test_bound_ranks_have_the_cores_that_their_launcher_may_use(monkeypatch: pyt
     bound = identify({"MPI_LOCALNRANKS": "4", "PMI_RANK": "3"})
     assert bound.cores == 4
     assert choose_thread_level("auto", bound, ("none",))[0] == "funneled"
+
+
+@pytest.mark.parametrize(
+    ("environ", "told"),
+    [
+        ({}, ""),
+        ({"MPICH_ASYNC_PROGRESS": "1"}, "MPICH_ASYNC_PROGRESS=1"),
+        ({"MPICH_ASYNC_PROGRESS": "0", "I_MPI_ASYNC_PROGRESS": "yes"}, "I_MPI_ASYNC_PROGRESS=yes"),
+        ({"MPIR_CVAR_ASYNC_PROGRESS": "off"}, ""),
+    ],
+)
+def test_the_librarys_own_progress_is_told(environ: dict[str, str], told: str) -> None:
+    assert async_progress(environ) == told

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from mpibench.errors import UsageError
 from mpibench.options import build_parser, read_command, resolve, settings_text
-from mpibench.overlap import Config, cells, find_case, resumed_settings
+from mpibench.overlap import Config, case_names, cells, find_case, resumed_settings
 from mpibench.records import RunDirectory
 from mpibench.units import Compute
 
@@ -224,8 +224,8 @@ def test_every_size_under_every_compute_is_a_cell() -> None:
     [("64K-1ms-poll", "64K-1ms-poll"), ("64K-poll-1ms", "64K-1ms-poll"), ("none-1K-4ms", "1K-4ms-none")],
 )
 def test_a_case_is_named_in_full_or_by_the_parts_that_single_it_out(case: str, found: str) -> None:
-    assert find_case(config("--sizes", "1K,64K", "--compute", "1ms,4ms", "--explain", case)) == found
-    assert find_case(config("--sizes", "64K", "--progress", "poll", "--explain", "64K")) == "64K-1ms-poll"
+    assert find_case(case, case_names(config("--sizes", "1K,64K", "--compute", "1ms,4ms"))) == found
+    assert find_case("64K", case_names(config("--sizes", "64K", "--progress", "poll"))) == "64K-1ms-poll"
 
 
 @pytest.mark.parametrize(
@@ -238,4 +238,12 @@ def test_a_case_is_named_in_full_or_by_the_parts_that_single_it_out(case: str, f
 )
 def test_a_case_that_is_none_or_several_is_refused(case: str, said: str) -> None:
     with pytest.raises(UsageError, match=f"^--explain {case}: {said.replace('?', '.')}"):
-        find_case(config("--sizes", "1K,64K", "--explain", case))
+        find_case(case, case_names(config("--sizes", "1K,64K")))
+
+
+@pytest.mark.parametrize("level", ["single", "funneled", "serialized"])
+def test_a_helper_thread_needs_thread_multiple(level: str) -> None:
+    with pytest.raises(UsageError, match=f"^--thread-level {level}: --progress thread .* use multiple$"):
+        config("--progress", "none,thread", "--thread-level", level)
+    config("--progress", "none,thread", "--thread-level", "multiple")
+    config("--progress", "none,thread")

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from mpibench.analysis.verdict import judge
+from mpibench.analysis.verdict import judge, slow_blocking
 
 # C = 10, N = 5, B = 5: half of N is exposed. Nothing speaks for any verdict but the last.
 PLAIN = {
@@ -31,6 +31,28 @@ def verdict(*changes: dict[str, float], size: str = "exposed", progress: str = "
     for change in changes:
         figures |= change
     return judge(figures, size, progress, others)
+
+
+def test_the_librarys_own_progress_is_named_as_evidence() -> None:
+    for changes in (IN_WAIT, IN_START, LONG, {}):
+        found = judge({**PLAIN, **changes}, "exposed", "none", (), "MPICH_ASYNC_PROGRESS=1")
+        assert found.word == judge({**PLAIN, **changes}, "exposed", "none", ()).word
+        assert "(MPICH_ASYNC_PROGRESS=1)" in found.evidence
+
+
+def test_a_helper_thread_that_makes_no_progress_wants_a_core() -> None:
+    assert "core for the helper thread" in verdict(IN_WAIT, {"tests": 0.0}, progress="thread").advice
+
+
+def test_without_an_interval_the_evidence_says_so() -> None:
+    found = verdict({"overlap_lo": NAN, "overlap_hi": NAN}, size="unresolved")
+    assert (found.word, "nan" in found.evidence) == ("unresolved", False)
+
+
+@pytest.mark.parametrize(("nonblocking_hi", "slow"), [(3.9, True), (4.1, False), (NAN, False)])
+def test_a_blocking_call_that_is_the_slow_one_is_named(nonblocking_hi: float, slow: bool) -> None:
+    figures = {"nonblocking_hi_s": nonblocking_hi, "allreduce_lo_s": 5.0, "nonblocking_penalty": 0.7}
+    assert slow_blocking(figures) == ("your blocking call is the slow one: N is 0.70 B" if slow else "")
 
 
 def word(*changes: dict[str, float], size: str = "exposed") -> str:
