@@ -9,11 +9,13 @@ import numpy as np
 import pandas
 import pytest
 
+from mpibench.engine.exposures import exposure_row
 from mpibench.engine.history import History
 from mpibench.engine.plan import Plan
+from mpibench.engine.refinement import grow
 from mpibench.engine.results import Facts, Results, crossover_row, evaluate, overlap_row
 from mpibench.protocols import Cell
-from mpibench.records import CROSSOVER_COLUMNS, OVERLAP_COLUMNS, SAMPLE_DTYPE, RunDirectory
+from mpibench.records import CROSSOVER_COLUMNS, EXPOSURE_COLUMNS, OVERLAP_COLUMNS, SAMPLE_DTYPE, RunDirectory
 from mpibench.units import IterationRange
 
 # As design.md has them.
@@ -30,6 +32,10 @@ OVERLAP = (
 CROSSOVER = (
     "collective, kernel, compute_s, progress, poll_interval_s, cover_nbytes, cover_lo, cover_hi, cover_status, "
     "hidden_nbytes, hidden_lo, hidden_hi, hidden_from_nbytes, hidden_status, note"
+)
+EXPOSURE = (
+    "nbytes, collective, kernel, progress, hiding_compute_s, hiding_compute_lo_s, hiding_compute_hi_s, efficiency, "
+    "efficiency_lo, efficiency_hi, floor_s, floor_lo_s, floor_hi_s, hiding_rate_Bps, hiding_latency_s, note"
 )
 FACTS = Facts(2, 1, "funneled", False, 1, "cpu", "host", 50e-6, True, False, False, True)
 US = 1000  # ns
@@ -210,3 +216,55 @@ def test_crossovers_are_by_compute_then_strategy() -> None:
     assert [(record.cell.index, record.progress) for record in results.records] == [
         (index, progress) for index in (0, 1) for progress in ("none", "poll")
     ]
+
+
+def jittered(number: int, span: int) -> Any:
+    """A time in every iteration, about 1 % about the span, in an order that shows no dependence."""
+    return span + (np.array([0, 5, -5, 3, -3, 1, -1, 4, -4, 2, -2, 0]) + number % 2) * span // 500
+
+
+def test_the_plan_grows_inside_the_bracket_of_the_cover_point_and_only_there() -> None:
+    plan, history = measured(cells(4, 65536, 1 << 20, 16 << 20), span_ns=jittered)
+    grown = grow(plan, history, evaluate(plan, history, FACTS))
+    new = grown.cells[len(plan.cells) :]
+    assert grown.cells[: len(plan.cells)] == plan.cells
+    # N = 1 ms at 1 MiB + 15 MiB / 3 for the cover point, of both strategies; between the hidden 1 MiB and the
+    # exposed 16 MiB for the hidden point of `poll`.
+    assert [(cell.index, cell.refined, cell.compute_steps, cell.nbytes % 4) for cell in new] == [
+        (4, True, 90, 0), (5, True, 90, 0),
+    ]  # fmt: skip
+    assert new[0].nbytes == pytest.approx(6 << 20, rel=0.05)
+    assert new[1].nbytes == pytest.approx(4 << 20, rel=0.01)
+    assert grow(grown, history, evaluate(grown, history, FACTS)) is grown, "not before the new cells' first look"
+
+
+def test_the_plan_does_not_grow_before_every_cell_had_its_first_look() -> None:
+    plan, history = measured(cells(65536, 1 << 20, 16 << 20), span_ns=jittered)
+    more = replace(plan, cells=(*plan.cells, *cells(4, first=3)))
+    assert grow(more, history, evaluate(more, history, FACTS)) is more
+
+
+def test_refined_rows_are_marked_and_stand_by_their_size() -> None:
+    plan, history = measured(cells(65536, 16 << 20))
+    refined = replace(cells(1 << 20, first=2)[0], refined=True)
+    for visit in samples(2, N[1 << 20]):
+        history.add(2, visit)
+    results = evaluate(replace(plan, cells=(*plan.cells, refined)), history, FACTS)
+    assert [row["nbytes"] for row in rows(results).values()] == [65536] * 2 + [1 << 20] * 2 + [16 << 20] * 2
+    assert [row["refined"] for row in rows(results).values()] == [False] * 2 + [True] * 2 + [False] * 2
+
+
+def test_the_rows_of_exposure_csv(tmp_path: Path) -> None:
+    """`none` hides nothing under any compute; what `poll` leaves exposed is N - C, nothing from C = N on."""
+    some = (*cells(65536, 1 << 20, 16 << 20), *cells(65536, 1 << 20, 16 << 20, compute="2ms", first=3))
+    plan, history = measured(some, span_ns=jittered)
+    results = evaluate(plan, history, FACTS)
+    directory = RunDirectory.create(tmp_path / "run")
+    directory.write_table("exposure.csv", EXPOSURE_COLUMNS, [exposure_row(size, False) for size in results.exposures])
+    frame = pandas.read_csv(directory.path / "exposure.csv").set_index(["progress", "nbytes"])
+    assert ", ".join(["nbytes", *EXPOSURE_COLUMNS[1:]]) == EXPOSURE
+    assert len(frame) == 6
+    assert frame.loc["none", "efficiency"].abs().max() < 0.02
+    assert frame.loc["none", "hiding_compute_s"].isna().all()
+    assert frame.loc[("poll", 16 << 20), "efficiency"] == pytest.approx(1.0, abs=0.02)
+    assert frame.loc[("poll", 16 << 20), "hiding_compute_s"] == pytest.approx(1.9e-3, rel=0.02)
