@@ -73,11 +73,12 @@ def exposure(points: Sequence[Point], nonblocking: Interval, allreduce_s: float)
         return Exposure(note="no interval to fit")
     k = _slope_points(usable, nonblocking)
     line, floor = _slope(usable[:k], nonblocking), _mean([point.exposed for point in usable[k:]])[0]
+    limit_s = HIDDEN_SHARE * allreduce_s
     if line is None:
-        return Exposure(floor=floor, note="every compute outlasts the collective: shorter ones would show the slope")
+        note = "every compute outlasts the collective: shorter ones would show the slope"
+        return Exposure(floor=floor, note=note + ("; hidden by the shortest already" if floor.hi <= limit_s else ""))
     notes = [] if len(usable) > 1 else ["one compute: the slope is from no compute (N) to it"]
     efficiency = _around(-line.slope, sqrt(line.covariance[1, 1]))
-    limit_s = HIDDEN_SHARE * allreduce_s
     hiding = _NONE
     if efficiency.lo <= 0:
         notes.append("no compute is sure to hide it: the efficiency may be 0")
@@ -96,6 +97,7 @@ def _slope_points(points: Sequence[Point], start: Interval) -> int:
     Chosen by Akaike's criterion among all that make a falling line and a floor below it. For the
     choice every error is at least 5 % of N: real curves bend, and the narrowest point must not decide alone.
     """
+    some_hidden = points[0].exposed.hi < start.lo
     least = _BEND * start.median * _Z
     blunt = [Point(c, Interval(e.median, min(e.lo, e.median - least), max(e.hi, e.median + least))) for c, e in points]
     best = (inf, -len(points))  # of equals the one with most points on the slope
@@ -103,7 +105,9 @@ def _slope_points(points: Sequence[Point], start: Interval) -> int:
         floor, chi2 = _mean([point.exposed for point in blunt[k:]])
         line = _slope(blunt[:k], start)
         if line is None:  # all on the floor: only if that is surely below what no compute leaves exposed
-            possible = points[0].exposed.hi < start.lo
+            possible = some_hidden
+        elif k == 1 and some_hidden and points[0].compute_s > start.median:
+            possible = False  # the collective may be over long before the compute is: that is no slope
         else:
             chi2 += line.chi2
             possible = k == len(points) or _meet(line, blunt[k - 1], blunt[k], floor.median)

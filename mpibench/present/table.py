@@ -4,6 +4,7 @@ import shlex
 import sys
 import textwrap
 from collections.abc import Iterator, Mapping, Sequence
+from math import isnan
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -29,6 +30,7 @@ _LEGEND = (
     "pays. Every interval is in the CSV."
 )
 _REFINED = "*: measured to know the cover or hidden point more exactly."
+_ONE_COMPUTE = ", if T - C falls on as it does up to this compute; a list, --compute 500us,1ms,2ms, shows whether"
 _UNSTABLE = (
     "(unstable): iterations depend on each other there, or visits differ: the intervals may be too narrow; a quieter "
     "machine or a longer --budget helps."
@@ -66,8 +68,11 @@ def print_results(results: Results, facts: Facts, color: bool) -> None:
         console.print(_REFINED)
     if any(record.status == "unstable" for record in results.records):
         console.print(textwrap.fill(_UNSTABLE, _TEXT_WIDTH))
-    if results.exposures:
-        console.print(Text("\ncompute that would hide it [95 %]", style="bold"))
+    if all(isnan(size.curve.hiding_compute.median) for size in results.exposures):
+        console.print("No compute is known that would hide any of the messages; exposure.csv says why for each.")
+    else:
+        one = len({record.cell.compute for record in results.records}) == 1
+        console.print(Text(f"\ncompute that would hide it [95 %]{_ONE_COMPUTE if one else ''}", style="bold"))
         console.print(_exposures(results))
     for sentence in (*sentences(results), *_rates(results), *_slow_blocking(results)):
         console.print(textwrap.fill(f"* {sentence}", _TEXT_WIDTH, subsequent_indent="  "))
@@ -205,9 +210,14 @@ def _slow_blocking(results: Results) -> Iterator[str]:
         penalties = sorted(record.figures["nonblocking_penalty"] for record in slow.values())
         sizes = ", ".join(_size(record.cell) for _, record in sorted(slow.items()))
         yield (
-            f"your blocking call is the slow one at {sizes}: N is {penalties[0]:.2f} to {penalties[-1]:.2f} B. Try: "
+            f"your blocking call is the slow one at {sizes}: N is {_range(penalties)} B. Try: "
             "the non-blocking call and Wait in its place, or another algorithm of the library's for the blocking one."
         )
+
+
+def _range(ascending: Sequence[float]) -> str:
+    ends = list(dict.fromkeys(f"{value:.2f}" for value in (ascending[0], ascending[-1])))
+    return " to ".join(ends)
 
 
 def _interval(value: float | None, lo: float | None, hi: float | None) -> str:

@@ -100,6 +100,17 @@ def test_computes_that_all_outlast_the_collective_show_a_floor_and_no_slope() ->
     assert "shorter ones" in found.note
 
 
+def test_one_compute_longer_than_the_collective_shows_no_slope() -> None:
+    found = fit([Point(2 * MS, around(0.4 * MS, 0.005 * MS))])
+    assert math.isnan(found.efficiency.median), "a slope of 0.3, or a floor reached long before: who can tell"
+    assert math.isnan(found.hiding_compute.median)
+    assert found.floor.median == pytest.approx(0.4 * MS)
+    assert "hidden by the shortest" not in found.note
+    assert "hidden by the shortest" in fit([Point(2 * MS, around(0.01 * MS, 0.005 * MS))]).note
+    nothing = fit([Point(2 * MS, around(1.0 * MS, 0.02 * MS))])
+    assert nothing.efficiency.lo <= 0 <= nothing.efficiency.hi, "nothing is hidden: that is a slope of 0"
+
+
 def test_the_narrowest_point_does_not_bend_the_curve() -> None:
     points = curve(0.8, 0.05)
     points[-1] = Point(points[-1].compute_s, around(0.08 * MS, 0.0001 * MS))  # a floor that rises a little, exactly
