@@ -106,11 +106,13 @@ def cautions(
 
 
 def _placement(session: Session) -> Iterator[Caution]:
-    cores = len({core for host in session.hosts for core in host.cores if host.name == session.hosts[0].name})
+    # Hosts with one clock are one machine: containers, an emulated cluster.
+    machine = [host for host in session.hosts if host.clock == session.hosts[0].clock]
+    cores, ranks = len({core for host in machine for core in host.cores}), len(machine)
     if session.oversubscribed:
         yield Caution(
             "oversubscribed",
-            f"{session.local_ranks} ranks share {cores} cores: a rank waits while others run, which looks like "
+            f"{ranks} ranks share {cores} cores: a rank waits while others run, which looks like "
             "communication or like overlap; such rows are unresolved. Try mpirun -n "
             f"{max(2, min(cores, session.ranks))}",
         )
@@ -121,11 +123,11 @@ def _placement(session: Session) -> Iterator[Caution]:
             "--bind-to core (Open MPI), srun --cpu-bind=cores",
         )
     threads = blas_threads(os.environ)
-    if threads * session.local_ranks > cores and threads > 1:
+    if threads * ranks > cores and threads > 1:
         yield Caution(
             "blas-threads",
-            f"{threads} BLAS threads on each of {session.local_ranks} ranks are more than {cores} cores; "
-            f"set OMP_NUM_THREADS={max(1, cores // session.local_ranks)}",
+            f"{threads} BLAS threads on each of {ranks} ranks are more than {cores} cores; "
+            f"set OMP_NUM_THREADS={max(1, cores // ranks)}",
         )
     if session.nodes > 1 and not session.common_clock:
         yield Caution(
@@ -147,10 +149,10 @@ def _shared_gpus(session: Session, gpus: Sequence[str]) -> Iterator[Caution]:
 
 
 def _masks_overlap(session: Session) -> bool:
-    """Whether two ranks on one host may run on the same core."""
+    """Whether two ranks on one machine may run on the same core."""
     taken: set[tuple[str, int]] = set()
     for host in session.hosts:
-        own = {(host.name, core) for core in host.cores}
+        own = {(host.clock, core) for core in host.cores}
         if own & taken:
             return True
         taken |= own

@@ -76,9 +76,12 @@ class Session:
 
     @property
     def oversubscribed(self) -> bool:
-        """Whether any host has more ranks than the cores that these may use."""
-        for name in {host.name for host in self.hosts}:
-            members = [host for host in self.hosts if host.name == name]
+        """Whether any machine has more ranks than the cores that these may use.
+
+        Hosts with one clock (containers, an emulated cluster) are one machine, and share its cores.
+        """
+        for clock in {host.clock for host in self.hosts}:
+            members = [host for host in self.hosts if host.clock == clock]
             if len(members) > len({core for host in members for core in host.cores}):
                 return True
         return False

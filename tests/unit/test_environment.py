@@ -14,11 +14,14 @@ from mpibench.kernels import KERNELS
 FINE = {"1ms": Calibration(100, 10e-6, 1e-3)}
 
 
-def session(*cores: tuple[int, ...], hosts: str = "") -> Any:
-    """A session's view of ranks with these affinity masks, all on one host or one letter of `hosts` each."""
+def session(*cores: tuple[int, ...], hosts: str = "", clock: str = "") -> Any:
+    """A session's view of ranks with these affinity masks, all on one host or one letter of `hosts` each.
+
+    `clock`: of all hosts; each has its own if empty.
+    """
     names = hosts or "a" * len(cores)
-    made = SimpleNamespace(rank=0, ranks=len(cores), common_clock=len(set(names)) == 1)
-    made.hosts = [Host(name, name, mask, 1) for name, mask in zip(names, cores, strict=True)]
+    made = SimpleNamespace(rank=0, ranks=len(cores), common_clock=bool(clock) or len(set(names)) == 1)
+    made.hosts = [Host(name, clock or name, mask, 1) for name, mask in zip(names, cores, strict=True)]
     made.local_ranks = names.count(names[0])
     made.nodes = len(set(names))
     made.oversubscribed = Session.oversubscribed.fget(made)  # type: ignore[attr-defined]
@@ -62,6 +65,17 @@ def test_oversubscribed_says_how_many_and_what_to_try(ranks: int, hint: str) -> 
     assert caution.code == "oversubscribed"
     assert f"{ranks} ranks share 2 cores" in caution.text
     assert hint in caution.text
+
+
+def test_hosts_on_one_machine_share_its_cores() -> None:
+    """An emulated cluster, or containers: three hosts of one rank each on two cores are oversubscribed."""
+    made = session((0,), (1,), (0,), hosts="abc", clock="one")
+    (caution,) = environment.cautions(made, KERNELS.load("gemm"), 50e-6, FINE)
+    assert caution.code == "oversubscribed"
+    assert "3 ranks share 2 cores" in caution.text
+    assert codes(session((0,), (1,), hosts="ab", clock="one")) == []
+    assert codes(session((0, 1), (0, 1), hosts="ab", clock="one")) == ["unbound"]
+    assert "oversubscribed" not in codes(session((0,), (1,), (0,), hosts="abc"))
 
 
 def test_ranks_that_share_a_gpu_are_warned_of_and_the_gpu_is_named() -> None:
