@@ -81,6 +81,7 @@ class Config(Common):
     thread_level: str = option(
         "auto", one_of("auto", "single", "funneled", "serialized", "multiple"), "MPI thread level to ask for", "LEVEL"
     )
+    trace: bool = switch("trace.json: a typical iteration of each case, every rank's, to look at in Perfetto")
     explain: str = option("", str, "one case as a picture, after the run; with --resume from its samples alone", "CASE")
 
     def __post_init__(self) -> None:
@@ -119,6 +120,7 @@ RESUMABLE = {
     "iterations",
     "watchdog",
     "samples",
+    "trace",
     "quiet",
     "color",
     "explain",

@@ -2,7 +2,8 @@
 
 samples.csv is the record: a visit is appended with one write, and taken back whole if the disk
 is full. ranks.csv gets its rows first and says how many iterations the visit has, so that a visit
-that did not arrive whole is known when reading. Tables and run.json are replaced atomically.
+that did not arrive whole is known when reading. Where hosts have clocks of their own,
+local_samples.csv has the same visits by the slowest local durations. Tables and run.json are replaced atomically.
 Times in samples are integer nanoseconds; everything else is SI. Empty means not measured.
 """
 
@@ -36,6 +37,7 @@ RANK_SAMPLE_COLUMNS = (
     "cell", "visit", "iteration", "phase", "progress", "rank", "begin_ns", "end_ns",
     "start_ns", "during_ns", "test_ns", "tests", "wait_ns", "cpu_wait_ns",
 )  # fmt: skip
+_OPTIONAL = {"rank_samples.csv": RANK_SAMPLE_COLUMNS, "local_samples.csv": SAMPLE_COLUMNS}  # not in every run
 OVERLAP_COLUMNS = (
     "case", "cell", "collective", "nbytes", "count", "dtype", "in_place", "ranks", "nodes", "thread_level",
     "oversubscribed", "blas_threads", "device", "buffers", "kernel", "compute_steps", "progress",
@@ -101,21 +103,26 @@ class RunDirectory:
         (self.path / TOLD).unlink(missing_ok=True)
         shutil.rmtree(self.path / "stuck", ignore_errors=True)
 
-    def append_visit(self, samples: Any, ranks: Iterable[Sequence[Any]], rank_samples: Any = ()) -> None:
-        """Commit a visit: `samples` of SAMPLE_DTYPE, rows of ranks.csv, and rows of rank_samples.csv.
+    def append_visit(
+        self, samples: Any, ranks: Iterable[Sequence[Any]], rank_samples: Any = (), local: Any = None
+    ) -> None:
+        """Commit a visit: `samples` of SAMPLE_DTYPE, rows of ranks.csv, of rank_samples.csv, and of local_samples.csv.
 
         Raises:
             DiskFault: if the disk does not take it; the files stay as they were.
         """
-        rows: dict[str, Iterable[Sequence[Any]]] = {"ranks.csv": ranks, "samples.csv": samples.tolist()}
+        rows: dict[str, Iterable[Sequence[Any]]] = {"ranks.csv": ranks}
+        if local is not None:
+            rows["local_samples.csv"] = local.tolist()
+        rows["samples.csv"] = samples.tolist()
         if len(rank_samples):
             rows["rank_samples.csv"] = rank_samples
         before: dict[str, int] = {}
         try:
             for name, lines in rows.items():
                 path = self.path / name
-                if name == "rank_samples.csv" and not path.exists():
-                    self._start(name, RANK_SAMPLE_COLUMNS)
+                if name in _OPTIONAL and not path.exists():
+                    self._start(name, _OPTIONAL[name])
                 before[name] = path.stat().st_size
                 _append(path, _lines(lines).encode())
         except OSError as error:
@@ -133,6 +140,10 @@ class RunDirectory:
         """Replace run.json atomically."""
         self._replace("run.json", json.dumps({"schema": SCHEMA, **run}, indent=2) + "\n")
 
+    def write_trace(self, document: Mapping[str, Any]) -> None:
+        """Replace trace.json atomically."""
+        self._replace("trace.json", json.dumps(document, separators=(",", ":")) + "\n")
+
     def _replace(self, name: str, text: str) -> None:
         # The guard's thread may write the same table while the main thread is stuck in doing so.
         draft = self.path / f".{name}.{os.getpid()}.{threading.get_ident()}"
@@ -147,7 +158,7 @@ class RunDirectory:
         """Let the record hold just the visits of `samples`, as read: drops what did not arrive whole."""
         kept = {(str(cell), str(visit)) for cell, visit in samples[["cell", "visit"]].tolist()}
         self._replace("samples.csv", ",".join(SAMPLE_COLUMNS) + "\n" + _lines(samples.tolist()))
-        for name, columns in (("ranks.csv", RANK_COLUMNS), ("rank_samples.csv", RANK_SAMPLE_COLUMNS)):
+        for name, columns in {"ranks.csv": RANK_COLUMNS, **_OPTIONAL}.items():
             path = self.path / name
             if path.exists():
                 whole = [row for row in _read_rows(path, columns) if tuple(row[:2]) in kept]
@@ -204,13 +215,15 @@ def read_run(path: Path, needed: Sequence[str] = (), named: str = "--resume ") -
     return dict(run)
 
 
-def read_samples(path: Path) -> tuple[Any, str]:
+def read_samples(path: Path, name: str = "samples.csv") -> tuple[Any, str]:
     """samples.csv as an array of SAMPLE_DTYPE, whole visits only, and what was dropped in words.
+
+    `name`: local_samples.csv is read the same way.
 
     Raises:
         UsageError: if the file is missing or is not a samples.csv.
     """
-    rows = _read_rows(path / "samples.csv", SAMPLE_COLUMNS)
+    rows = _read_rows(path / name, SAMPLE_COLUMNS)
     parsed = [parsed_row for row in rows if (parsed_row := _parse_sample(row)) is not None]
     samples = np.array(parsed, dtype=SAMPLE_DTYPE)
     wanted = _visit_sizes(path / "ranks.csv")
@@ -223,7 +236,7 @@ def read_samples(path: Path) -> tuple[Any, str]:
     if not torn and not broken and (wanted is None or (_ends(path / "ranks.csv") and wanted.keys() <= found.keys())):
         return samples, ""
     keep = np.array([(row[0], row[1]) not in broken for row in parsed], dtype=bool)
-    return samples[keep], f"{path / 'samples.csv'}: dropped {torn} torn line(s) and {len(broken)} incomplete visit(s)"
+    return samples[keep], f"{path / name}: dropped {torn} torn line(s) and {len(broken)} incomplete visit(s)"
 
 
 def read_table(path: Path, needed: Sequence[str]) -> list[dict[str, str]]:

@@ -20,6 +20,7 @@ from mpibench.engine.order import orders
 from mpibench.engine.phases import PhaseName, build_hot_phases, build_phases
 from mpibench.engine.plan import Visit
 from mpibench.engine.session import Session
+from mpibench.engine.synchronisation import Synchronisation
 from mpibench.errors import Unsupported
 from mpibench.protocols import Cell, Collective, Kernel, Marks, Phase, Progress
 from mpibench.records import ABSENT
@@ -52,16 +53,20 @@ class Bench:
         seed: of the orders.
         checked: whether results are checked.
         keep_ranks: whether every rank's times are kept.
+        clocks: compares the hosts' clocks; made from the session if not given.
+        clock: tells nanoseconds, for the stamps.
     """
 
     def __init__(
         self, session: Session, buffers: Buffers, loads: Mapping[str, Load], collective: Callable[[], Collective],
         strategies: Mapping[str, Progress], names: Sequence[PhaseName], *, seed: int, checked: bool, keep_ranks: bool,
+        clocks: Synchronisation | None = None, clock: Callable[[], int] = perf_counter_ns,
     ) -> None:  # fmt: skip
         self._session, self._buffers, self._loads = session, buffers, loads
         self._collective, self._strategies, self._names = collective, strategies, list(names)
         self._seed, self._checked, self._keep_ranks = seed, checked, keep_ranks
         self._prepared: dict[int, tuple[Collective, list[Phase]]] = {}
+        self.clocks, self._clock = clocks or Synchronisation(session), clock
         self._round = 0
         self._flag = np.ones(1, dtype=np.int8)
         self._cpu_wait = cpu_wait_clock()
@@ -79,13 +84,14 @@ class Bench:
         go_on = self._until(perf_counter_ns() + visit.share_s * 1e9)
         load = self._loads[cell.compute]
         self._buffers.select(cell.count)
+        self.clocks.begin()
         hot_stamps = {}
         if cell.index not in self._prepared:
             self._prepare(cell, load, go_on)
         if hot:
             hot_stamps = self._hot_loops(cell)
         phases = self._prepared[cell.index][1]
-        marks = Marks(load.quantum)
+        marks = Marks(load.quantum, self._clock)
         order = orders(len(phases), visit.iterations, f"{self._seed}-{cell.index}-{visit.number}")
         began = perf_counter_ns()
         out = np.zeros((visit.iterations, len(phases), measure.FIELDS), dtype=np.int64)
@@ -101,11 +107,12 @@ class Bench:
             out[:done, :, measure.CPU_WAIT] = ABSENT
         every = self._gather(out[:done])
         hot_every = {name: self._gather(stamps) for name, stamps in hot_stamps.items()}
+        self.clocks.renew()
         if every is None:
             return None
         seconds = (perf_counter_ns() - began) * 1e-9
         hosts = [host.name for host in self._session.hosts]
-        where = Where(cell.index, visit.number, hosts, self._session.common_clock)
+        where = Where(cell.index, visit.number, hosts, self.clocks.clocks, cell.count > 0)
         return fold(where, self._names, every, hot_every, seconds, self._keep_ranks)
 
     def _until(self, deadline_ns: float) -> Callable[[], bool]:
@@ -146,7 +153,7 @@ class Bench:
     def _hot_loops(self, cell: Cell) -> dict[str, Any]:
         """B and N as OSU and IMB time them: stamps (calls, 1, FIELDS) by phase, checked once after."""
         stamps = {}
-        marks = Marks()
+        marks = Marks(clock=self._clock)
         sync = self._session.control.Barrier
         for name, phase in build_hot_phases(self._prepared[cell.index][0], self._buffers, self._checked).items():
             self._session.guard.beat(-1, -1)
@@ -176,7 +183,8 @@ class Bench:
         return every
 
     def release(self) -> None:
-        """Free what the collectives hold."""
+        """Free what the collectives hold; collective."""
+        self.clocks.finish()
         for collective, _ in self._prepared.values():
             collective.release()
         self._prepared.clear()

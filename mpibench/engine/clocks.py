@@ -1,9 +1,9 @@
 """From every rank's stamps to one time per phase.
 
 On a common clock a phase lasts from the last rank's start to the last rank's end: the time from
-when all could communicate until all were done. Ranks on one host share CLOCK_MONOTONIC. Where
-hosts differ their clocks are not yet compared, and the slowest local duration is used, which
-counts a late start of another rank as communication.
+when all could communicate until all were done. Ranks on one host share CLOCK_MONOTONIC; those of
+several are compared (`offsets`). Where that does not tell enough, the slowest local duration is
+used, which counts a late start of another rank as communication.
 """
 
 import platform

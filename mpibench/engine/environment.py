@@ -129,11 +129,6 @@ def _placement(session: Session) -> Iterator[Caution]:
             f"{threads} BLAS threads on each of {ranks} ranks are more than {cores} cores; "
             f"set OMP_NUM_THREADS={max(1, cores // ranks)}",
         )
-    if session.nodes > 1 and not session.common_clock:
-        yield Caution(
-            "no-common-clock",
-            "ranks are on several hosts whose clocks are not compared: a phase's time is that of the slowest rank",
-        )
 
 
 def _shared_gpus(session: Session, gpus: Sequence[str]) -> Iterator[Caution]:

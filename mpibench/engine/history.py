@@ -22,29 +22,45 @@ class History:
 
     def __init__(self) -> None:
         self._visits: dict[int, list[Any]] = {}
+        self._local: dict[int, list[Any]] = {}
+        self._uncertain: set[int] = set()
         self._seconds: dict[int, float] = {}
         self._times: dict[tuple[int, PhaseName], Times] = {}
         self.worst: dict[int, tuple[int, float]] = {}  # plan.worst_interval's memory: visits, half-width
         self.wrong: dict[int, int] = {}  # elements, by cell
         self.skipped: dict[int, str] = {}  # reason, by cell
+        self.early: dict[int, int] = {}  # messages received before they were sent, by the hosts' clocks, by cell
 
-    def add(self, cell: int, samples: Any, seconds: float | None = None) -> None:
-        """Commit a visit: `samples` of records.SAMPLE_DTYPE, all of one cell and visit, and what it cost."""
+    def add(self, cell: int, samples: Any, seconds: float | None = None, local: Any = None) -> None:
+        """Commit a visit: `samples` of records.SAMPLE_DTYPE, all of one cell and visit, and what it cost.
+
+        `local`: the same by the slowest local durations, where the hosts have clocks of their own.
+        """
         if seconds is None:
             timed = samples[~_hot(samples)]
             seconds = float(timed["span_ns"].sum()) * 1e-9 * _REST_SHARE
         self._visits.setdefault(cell, []).append(samples)
+        self._local.setdefault(cell, []).append(samples if local is None else local)
+        if (samples["skew_ns"][~_hot(samples)] == ABSENT).any():
+            self._uncertain.add(cell)
         self._seconds[cell] = self._seconds.get(cell, 0.0) + seconds
         for key in [key for key in self._times if key[0] == cell]:
             del self._times[key]
 
-    def add_all(self, samples: Any) -> None:
-        """Commit visits read back from disk, in their order."""
-        if not len(samples):
-            return
-        change = (np.diff(samples["cell"]) != 0) | (np.diff(samples["visit"]) != 0)
-        for visit in np.split(samples, np.flatnonzero(change) + 1):
-            self.add(int(visit["cell"][0]), visit)
+    def add_all(self, samples: Any, local: Any = None) -> None:
+        """Commit visits read back from disk, in their order; `local` as in `add`: a visit that it lacks is left out."""
+        durations = {} if local is None else {_key(rows): rows for rows in _visits_of(local)}
+        for visit in _visits_of(samples):
+            if local is None or _key(visit) in durations:
+                self.add(_key(visit)[0], visit, local=durations.get(_key(visit)))
+
+    def is_local(self, cell: int) -> bool:
+        """Whether a cell's times are slowest local durations: the hosts' clocks did not tell more in every visit."""
+        return cell in self._uncertain
+
+    def _used(self, cell: int) -> list[Any]:
+        """The visits of a cell, all by one definition of a phase's time."""
+        return (self._local if self.is_local(cell) else self._visits).get(cell, [])
 
     def visits(self, cell: int) -> int:
         """Number of committed visits."""
@@ -68,7 +84,7 @@ class History:
         """One phase over all iterations of a cell, in seconds."""
         key = (cell, name)
         if key not in self._times:
-            rows = [_of(samples, name) for samples in self._visits.get(cell, ())]
+            rows = [_of(samples, name) for samples in self._used(cell)]
             self._times[key] = _seconds_of(np.concatenate(rows) if rows else np.empty(0, _EMPTY))
         return self._times[key]
 
@@ -94,6 +110,19 @@ class History:
 _EMPTY = np.dtype([(name, "i8") for name in (
     "span_ns", "skew_ns", "start_ns", "during_ns", "test_ns", "tests", "wait_ns", "cpu_wait_ns", "slowest_rank",
 )])  # fmt: skip
+
+
+def _visits_of(samples: Any) -> list[Any]:
+    """Samples split where the visit changes."""
+    if not len(samples):
+        return []
+    change = (np.diff(samples["cell"]) != 0) | (np.diff(samples["visit"]) != 0)
+    return np.split(samples, np.flatnonzero(change) + 1)
+
+
+def _key(visit: Any) -> tuple[int, int]:
+    """Cell and number of a visit."""
+    return int(visit["cell"][0]), int(visit["visit"][0])
 
 
 def _hot(samples: Any) -> Any:

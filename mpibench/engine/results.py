@@ -106,7 +106,7 @@ def case_name(cell: Cell, progress: str) -> str:
 def _record(plan: Plan, history: History, facts: Facts, cell: Cell, progress: str) -> Record:
     """A case with its figures, not yet judged; or the reason why it has none."""
     name = case_name(cell, progress)
-    notes = list(_notes(facts, cell))
+    notes = list(_notes(facts, cell, history))
     if reason := cell.skip or history.skipped.get(cell.index, ""):
         return Record(name, cell, progress, "skipped", SKIPPED, reason, "", (*notes, reason))
     wrong = history.wrong.get(cell.index, 0)
@@ -132,14 +132,16 @@ def _record(plan: Plan, history: History, facts: Facts, cell: Cell, progress: st
     return Record(name, cell, progress, status, notes=tuple([*notes, why] if why else notes), figures=figures)
 
 
-def _notes(facts: Facts, cell: Cell) -> Iterator[str]:
+def _notes(facts: Facts, cell: Cell, history: History) -> Iterator[str]:
     """What could mislead in any row."""
     if facts.emulated:
         yield "emulated accelerator"
     if cell.nbytes != cell.asked_nbytes:
         yield f"{cell.asked_nbytes} B asked, {cell.nbytes} B sent: whole elements of {cell.dtype}"
-    if not facts.common_clock:
-        yield "no common clock: slowest local durations"
+    if early := history.early.get(cell.index):
+        yield f"slowest local durations: by the hosts' clocks {early} messages were received before they were sent"
+    elif history.is_local(cell.index):
+        yield "slowest local durations: the hosts' clocks are known no better than to a fifth of N"
     if not facts.checked:
         yield "results not checked"
     if facts.oversubscribed:

@@ -20,9 +20,10 @@ from mpibench.engine.fold import Measured
 from mpibench.engine.history import History
 from mpibench.engine.plan import Plan, Visit, next_visit, outcome
 from mpibench.engine.refinement import grow
-from mpibench.engine.results import Facts, Results, crossover_row, evaluate, overlap_row
+from mpibench.engine.results import Facts, Results, case_name, crossover_row, evaluate, overlap_row
 from mpibench.engine.session import Session
 from mpibench.engine.stopping import GO_ON
+from mpibench.engine.trace import Trace
 from mpibench.errors import DiskFault, Unsupported
 from mpibench.protocols import ALLREDUCE_HOT, Caution, Cell
 from mpibench.records import CROSSOVER_COLUMNS, EXPOSURE_COLUMNS, OVERLAP_COLUMNS, RunDirectory, read_run, read_samples
@@ -56,6 +57,8 @@ class Store:
     history: History
     run: dict[str, Any]  # what run.json holds beside this
     passes: int = 0  # of this launch
+    clocks: Callable[[], list[dict[str, Any]]] = list  # tells how the hosts' clocks differ, for run.json
+    trace: Trace | None = None  # typical iterations, if a trace is asked for
 
     def write_tables(self, ended: str) -> Results:
         """Bring every table and run.json up to date. `ended` is how the run ended; empty while it runs."""
@@ -70,6 +73,8 @@ class Store:
         self.directory.write_table("crossover.csv", CROSSOVER_COLUMNS, crossovers)
         sizes = [exposure_row(size, self.facts.emulated) for size in results.exposures]
         self.directory.write_table("exposure.csv", EXPOSURE_COLUMNS, sizes)
+        if self.trace is not None:
+            self.directory.write_trace(self.trace.document([record.case for record in results.records]))
         return results
 
     def write_run(self) -> None:
@@ -80,7 +85,9 @@ class Store:
             "precision": self.plan.precision,
             "iterations": self.plan.iterations,
         }
-        state = {"wrong": self.history.wrong, "skipped": self.history.skipped}
+        state = {"wrong": self.history.wrong, "skipped": self.history.skipped, "early": self.history.early}
+        if clocks := self.clocks():
+            self.run["launches"][-1]["clocks"] = clocks
         self.directory.write_run({**self.run, "facts": dataclasses.asdict(self.facts), "plan": plan, **state})
 
 
@@ -100,7 +107,12 @@ def load(path: Path) -> tuple[Store, str]:
         0.0,
     )
     history = History()
-    history.add_all(samples)
+    local = None
+    if (path / "local_samples.csv").exists():
+        local, torn = read_samples(path, "local_samples.csv")
+        dropped = dropped or torn
+    history.add_all(samples, local)
+    history.early = {int(cell): count for cell, count in run.pop("early", {}).items()}  # older runs lack it
     history.wrong = {int(cell): count for cell, count in run["wrong"].items()}
     history.skipped = {int(cell): reason for cell, reason in run["skipped"].items()}
     facts = Facts(**run["facts"])
@@ -182,12 +194,17 @@ def _keep(store: Store, visit: Visit, measured: Measured) -> None:
         store.history.wrong[visit.cell] = store.history.wrong.get(visit.cell, 0) + measured.wrong
         store.write_run()
     try:
-        store.directory.append_visit(measured.samples, measured.ranks, measured.rank_samples)
+        store.directory.append_visit(measured.samples, measured.ranks, measured.rank_samples, measured.local)
     except DiskFault as fault:
         with suppress(DiskFault):
             store.write_tables(str(fault))
         raise
-    store.history.add(visit.cell, measured.samples, measured.seconds)
+    store.history.add(visit.cell, measured.samples, measured.seconds, measured.local)
+    if measured.early:
+        store.history.early[visit.cell] = store.history.early.get(visit.cell, 0) + measured.early
+    if store.trace is not None:
+        for strategy, iteration in measured.typical.items():
+            store.trace.add(case_name(store.plan.cells[visit.cell], strategy), strategy, iteration)
 
 
 def _close_pass(store: Store, reporter: Reporter, elapsed_s: float) -> None:

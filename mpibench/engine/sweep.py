@@ -22,6 +22,7 @@ from mpibench.engine.plan import Plan
 from mpibench.engine.results import Facts, Results
 from mpibench.engine.runner import Reporter, Store, load, now, rebuild, run_plan
 from mpibench.engine.session import Session
+from mpibench.engine.trace import Trace
 from mpibench.errors import EnvironmentRefused, UsageError
 from mpibench.kernels import KERNELS
 from mpibench.progress import PROGRESS
@@ -99,6 +100,8 @@ class Sweep:
             session, buffers, loads, collective, strategies, plan.names,
             seed=config.seed, checked=not config.no_check, keep_ranks=config.samples == "all",
         )  # fmt: skip
+        if self.store is not None:
+            self.store.clocks = bench.clocks.record
         return run_plan(session, bench, self.store, self._reporter, elapsed_s)
 
     def _largest(self) -> int:
@@ -195,7 +198,8 @@ class Sweep:
             self._refuse_other_machine(earlier, facts, run)
             refined = tuple(cell for cell in earlier.plan.cells if cell.refined)
             plan = dataclasses.replace(plan, cells=plan.cells + refined)
-        self.store = Store(directory, plan, facts, earlier.history if earlier else History(), run)
+        trace = Trace(self._session.hosts, directory.path) if self._config.trace else None
+        self.store = Store(directory, plan, facts, earlier.history if earlier else History(), run, trace=trace)
         self.store.write_run()
         self._reporter.begin(plan, facts, calibrations, directory.path, cautions)
 

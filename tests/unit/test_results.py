@@ -184,7 +184,7 @@ def test_rounding_and_other_notes() -> None:
     results = evaluate(*measured(cells(1)), facts)
     row = rows(results, facts)["1-1ms-none"]
     assert (row["nbytes"], row["count"]) == (4, 1)
-    for note in ("1 B asked, 4 B sent", "emulated", "no common clock", "more ranks than cores", "results not checked"):
+    for note in ("1 B asked, 4 B sent", "emulated", "more ranks than cores", "results not checked"):
         assert note in row["note"]
     assert "wrong" not in row, "nothing was compared"
     assert math.isnan(row["compute_slowdown"]), "device-driven"
@@ -268,3 +268,34 @@ def test_the_rows_of_exposure_csv(tmp_path: Path) -> None:
     assert frame.loc["none", "hiding_compute_s"].isna().all()
     assert frame.loc[("poll", 16 << 20), "efficiency"] == pytest.approx(1.0, abs=0.02)
     assert frame.loc[("poll", 16 << 20), "hiding_compute_s"] == pytest.approx(1.9e-3, rel=0.02)
+
+
+def test_a_cell_whose_clocks_do_not_tell_is_of_local_durations_in_all_its_visits() -> None:
+    """Spans are as `samples` makes them, local durations twice as long; the third visit has no skew."""
+    (cell,) = cells(65536)
+    plan, history = measured((cell,))[0], History()
+    for number, visit in enumerate(samples(0, N[65536])):
+        local = visit.copy()
+        local["span_ns"] *= 2
+        local["skew_ns"] = -1
+        history.add(0, local if number == 2 else visit, local=local)
+    row = rows(evaluate(plan, history, FACTS))["64K-1ms-none"]
+    assert row["nonblocking_s"] == pytest.approx(2 * N[65536] * 1e-9), "not a mixture"
+    assert math.isnan(row["skew_s"])
+    assert "slowest local durations: the hosts' clocks are known no better than to a fifth of N" in row["note"]
+    history.early[0] = 3
+    row = rows(evaluate(plan, history, FACTS))["64K-1ms-none"]
+    assert "slowest local durations: by the hosts' clocks 3 messages were received before they were sent" in row["note"]
+
+
+def test_clocks_that_tell_give_spans() -> None:
+    (cell,) = cells(65536)
+    plan, history = measured((cell,))[0], History()
+    for visit in samples(0, N[65536]):
+        local = visit.copy()
+        local["span_ns"] *= 2
+        local["skew_ns"] = -1
+        history.add(0, visit, local=local)
+    row = rows(evaluate(plan, history, FACTS))["64K-1ms-none"]
+    assert row["nonblocking_s"] == pytest.approx(N[65536] * 1e-9)
+    assert "local durations" not in row["note"]
