@@ -280,6 +280,8 @@ def finish(launch: Launch, store: "Store", results: "Results", case: str, config
     unfinished = sum(word in (GO_ON, EXHAUSTED) for word in outcomes)
     more = "" if GO_ON in outcomes else f" --iterations {config.iterations.least}:{2 * config.iterations.most}"
     say(launch, "\n".join(closing_lines(results, store.directory.path, store.facts.ranks, MODULE, unfinished, more)))
+    if store.trace is not None:
+        say(launch, f"trace: {store.directory.path / 'trace.json'}, to be opened in Perfetto (ui.perfetto.dev)")
     return FINDING if any(store.history.wrong.values()) else DONE
 
 

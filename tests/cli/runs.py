@@ -28,7 +28,7 @@ RANK_SAMPLES = """cell, visit, iteration, phase, progress, rank, begin_ns, end_n
 wait_ns, cpu_wait_ns"""
 TABLES = {
     "samples.csv": SAMPLES, "overlap.csv": OVERLAP, "crossover.csv": CROSSOVER, "ranks.csv": RANKS,
-    "rank_samples.csv": RANK_SAMPLES,
+    "rank_samples.csv": RANK_SAMPLES, "local_samples.csv": SAMPLES,
 }  # fmt: skip
 STATUSES = {"converged", "not-converged", "unstable", "unresolved", "failed", "skipped"}
 VERDICTS = {

@@ -133,3 +133,30 @@ def test_ranks_that_share_a_clock_exchange_nothing(session):
     if measured is not None:
         assert measured.local is None
         assert (measured.samples["skew_ns"] >= 0).all()
+
+
+def test_a_clock_that_is_set_while_it_is_used_is_found_and_not_believed(session, monkeypatch):
+    clock, jump = Shifted(session), [0]
+    monkeypatch.setattr(
+        session.guard, "beat", lambda iteration, phase: jump.__setitem__(0, 10**9 * (iteration >= 6 or jump[0] > 0))
+    )
+
+    def stepped() -> int:
+        return clock() + (jump[0] if session.rank == 1 else 0)
+
+    bench = make_bench(
+        session,
+        make_buffers(session, 1000),
+        clocks=Synchronisation(session, own_clocks(session), stepped),
+        clock=stepped,
+    )
+    first = bench.visit(make_cell(1000), Visit(0, 0, 12, float("inf")), hot=False)
+    again = bench.visit(make_cell(1000), Visit(0, 1, 12, float("inf")), hot=False)
+    bench.release()
+    if session.rank:
+        return
+    assert first.early > 0
+    assert (first.samples["skew_ns"] == -1).all()
+    assert first.samples.tolist() == first.local.tolist()
+    # Behind the step there are two points again, or one before it if a comparison was not due.
+    assert again.early == 0 or (again.samples["skew_ns"] == -1).all()

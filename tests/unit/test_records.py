@@ -11,6 +11,7 @@ import numpy as np
 import pandas
 import pytest
 
+from mpibench.engine.history import History
 from mpibench.errors import DiskFault, UsageError
 from mpibench.records import SAMPLE_COLUMNS, SAMPLE_DTYPE, RunDirectory, read_run, read_samples
 
@@ -141,15 +142,15 @@ def fill_disk(monkeypatch: pytest.MonkeyPatch, path: Path, short: bool) -> None:
 
 
 @pytest.mark.parametrize("short", [True, False])
-@pytest.mark.parametrize("file", ["samples.csv", "ranks.csv", "rank_samples.csv"])
+@pytest.mark.parametrize("file", ["samples.csv", "ranks.csv", "rank_samples.csv", "local_samples.csv"])
 def test_a_full_disk_leaves_the_file_as_it_was(
     directory: RunDirectory, monkeypatch: pytest.MonkeyPatch, short: bool, file: str
 ) -> None:
-    directory.append_visit(*visit(2, 0), [RANK_SAMPLE])
+    directory.append_visit(*visit(2, 0), [RANK_SAMPLE], visit(2, 0)[0])
     before = everything(directory)
     fill_disk(monkeypatch, directory.path / file, short)
     with pytest.raises(DiskFault, match=f"{file}: .*(disk is full|No space left).*taken back") as fault:
-        directory.append_visit(*visit(3, 0), [RANK_SAMPLE])
+        directory.append_visit(*visit(3, 0), [RANK_SAMPLE], visit(3, 0)[0])
     assert fault.value.status == 6
     assert everything(directory)[file] == before[file]
     assert read_samples(directory.path)[0].tolist()[-1] == visit(2, 0)[0].tolist()[-1]
@@ -258,3 +259,36 @@ def test_tables_are_read_by_csv_and_pandas(directory: RunDirectory) -> None:
     assert frame["flag"].tolist() == [True, False, True, False]
     assert frame["note"][0] == note
     assert {path.name for path in directory.path.iterdir()} == {"samples.csv", "ranks.csv", "table.csv"}, "no drafts"
+
+
+def as_local(samples: Any) -> Any:
+    """What slowest local durations could have been."""
+    local = samples.copy()
+    local["span_ns"] += 5
+    return local
+
+
+def test_local_durations_are_kept_and_read_back_beside_the_spans(directory: RunDirectory) -> None:
+    samples, ranks = visit(2, 0)
+    directory.append_visit(samples, ranks, (), as_local(samples))
+    local, _ = read_samples(directory.path, "local_samples.csv")
+    assert local.tolist() == as_local(samples).tolist()
+    assert read_samples(directory.path)[0].tolist()[-1] == samples.tolist()[-1]
+
+
+@pytest.mark.parametrize("file", ["samples.csv", "local_samples.csv"])
+def test_a_visit_that_lacks_either_is_left_out(tmp_path: Path, file: str) -> None:
+    directory = RunDirectory.create(tmp_path / "run")
+    for number in range(3):
+        samples, ranks = visit(0, number)
+        directory.append_visit(samples, ranks, (), as_local(samples))
+    path = directory.path / file
+    path.write_bytes(path.read_bytes()[:-20])
+    assert f"{file}: dropped 1 torn line(s) and 1 incomplete visit(s)" in read_samples(directory.path, file)[1]
+    history = History()
+    history.add_all(*(read_samples(directory.path, name)[0] for name in ("samples.csv", "local_samples.csv")))
+    assert history.visits(0) == 2
+    directory.keep_only(history.all_samples())
+    for name in ("samples.csv", "local_samples.csv"):
+        kept, dropped = read_samples(directory.path, name)
+        assert (sorted(set(kept["visit"].tolist())), dropped) == ([0, 1], "")
