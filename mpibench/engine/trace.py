@@ -77,23 +77,28 @@ class Trace:
 
 
 def _parts(phase: str, strategy: str, stamps: list[int]) -> Iterator[tuple[str, int, int, dict[str, Any]]]:
-    """A phase and what it is made of: name, begin and length in nanoseconds, arguments."""
+    """A phase and what it is made of: name, begin and length in nanoseconds, arguments.
+
+    The parts were timed by the rank's own clock, the phase's ends are by rank 0's, which may count some
+    nanoseconds more or less: the last part takes up the difference.
+    """
     begin, end = stamps[measure.BEGIN], stamps[measure.END]
-    start, during, wait = (stamps[field] for field in (measure.START, measure.DURING, measure.WAIT))
     waited = {"waited_for_a_core_us": stamps[measure.CPU_WAIT] / _US} if stamps[measure.CPU_WAIT] >= 0 else {}
     yield " ".join(filter(None, (phase, strategy))), begin, end - begin, waited
     if phase == COMPUTE:
         return
+    start, during, wait = (stamps[field] for field in (measure.START, measure.DURING, measure.WAIT))
+    started = min(begin + max(start, 0), end)
+    computed = min(started + max(during, 0), end)
     if start >= 0:
-        yield "start", begin, start, {}
-        begin += start
+        yield "start", begin, started - begin, {}
     if during >= 0:
-        yield (COMPUTE if phase == SEQUENTIAL else "during"), begin, during, {}
+        yield (COMPUTE if phase == SEQUENTIAL else "during"), started, computed - started, {}
         if phase == OVERLAPPED and stamps[measure.TESTS] > 0:
-            yield "test total", begin, stamps[measure.TEST], {"tests": stamps[measure.TESTS]}
-        begin += during
+            tests = min(stamps[measure.TEST], computed - started)
+            yield "test total", started, tests, {"tests": stamps[measure.TESTS]}
     if wait >= 0:
-        yield (ALLREDUCE if phase == SEQUENTIAL else "wait"), end - wait, wait, {}
+        yield (ALLREDUCE if phase == SEQUENTIAL else "wait"), computed, end - computed, {}
 
 
 def _slice(base: Event, name: str, category: str, at_ns: int, lasts_ns: int, args: dict[str, Any]) -> Event:

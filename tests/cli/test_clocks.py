@@ -1,5 +1,6 @@
 """Whole runs whose ranks read different clocks: in time namespaces, which the kernel sets apart exactly."""
 
+import json
 import subprocess
 import sys
 from functools import cache
@@ -11,6 +12,7 @@ import pytest
 
 from tests.cli.launch import OVERLAP, Finished, Job, environment, mpirun, mpirun_path
 from tests.cli.runs import check_valid, median_interval, read, read_run
+from tests.unit.trace_format import check_trace
 
 AHEAD_S = 1000  # rank 1's clock
 UNSHARE = ("unshare", "-T", "--monotonic", str(AHEAD_S), "--fork", "--kill-child=KILL")
@@ -47,7 +49,7 @@ def run(tmp_path_factory) -> Path:
     if refusal():
         pytest.skip(f"no time namespace here: {refusal()}")
     cwd = tmp_path_factory.mktemp("apart")
-    first = apart(cwd, *OVERLAP, *FLAGS, "--iterations", "12", "--budget", "40s", "--output", "run")
+    first = apart(cwd, *OVERLAP, *FLAGS, "--iterations", "12", "--budget", "40s", "--trace", "--output", "run")
     assert first.status == 0, first
     again = apart(cwd, *OVERLAP, "--resume", "run", "--iterations", "30", "--budget", "40s")
     assert again.status == 0, again
@@ -104,6 +106,17 @@ def test_each_row_is_of_one_definition_and_says_which(run):
             assert getattr(row, f"{name}_s") == pytest.approx(np.median(spans), rel=1e-6)
             assert row.iterations == len(spans)
         assert np.isnan(row.skew_s) == fell_back
+
+
+def test_the_trace_is_on_one_clock(run):
+    slices = check_trace(json.loads((run / "trace.json").read_text()))
+    assert sorted(tid for _, tid in slices) == [0, 1]
+    bound_us = 60e6  # not the 1000 s that the clocks are apart
+    starts = [[event["ts"] for event in own if event["cat"] == "case"] for own in slices.values()]
+    assert len(starts[0]) == 2
+    assert all(abs(one - other) < bound_us for one, other in zip(*starts, strict=True))
+    for own in slices.values():
+        assert all(event["args"]["clock_uncertainty_us"] > 0 for event in own if event["cat"] == "case")
 
 
 def test_clocks_that_are_apart_read_as_one_does(run, tmp_path):

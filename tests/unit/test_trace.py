@@ -82,6 +82,21 @@ def test_every_phase_and_its_parts_of_every_rank(tmp_path: Path) -> None:
     assert compute["args"]["waited_for_a_core_us"] == 10
 
 
+@pytest.mark.parametrize("gained", [-3, 3])
+def test_a_clock_that_counts_faster_than_rank_0s_leaves_the_parts_inside_the_phase(tmp_path: Path, gained: int) -> None:
+    made = iteration()
+    made.stamps[1:, :, measure.END] += gained
+    trace = Trace(HOSTS, tmp_path)
+    trace.add("a-poll", "poll", made)
+    slices = check_trace(document(trace, "a-poll"))
+    ends = {
+        event["cat"]: event["ts"] + event["dur"] for event in slices[1, 2] if event["name"] in ("wait", "allreduce")
+    }
+    for event in slices[1, 2]:
+        if event["cat"] in ends and event["name"].startswith(event["cat"]):
+            assert event["ts"] + event["dur"] == pytest.approx(ends[event["cat"]], abs=1e-6), "no gap either"
+
+
 def test_names_of_hosts_and_ranks(tmp_path: Path) -> None:
     events = Trace(HOSTS, tmp_path).document(())["traceEvents"]
     assert [(event["name"], event["pid"], event["tid"], event["args"]["name"]) for event in events] == [
