@@ -17,6 +17,7 @@ import mpibench
 from mpibench import units
 from mpibench.collectives import COLLECTIVES
 from mpibench.engine import launcher
+from mpibench.engine.cells import ITEM_NBYTES, case_names, make_cells
 from mpibench.engine.launcher import Launch
 from mpibench.errors import DONE, FINDING, UsageError
 from mpibench.kernels import KERNELS
@@ -41,10 +42,8 @@ if TYPE_CHECKING:  # what only measuring needs is imported there: --help is quic
 
     from mpibench.engine.results import Results
     from mpibench.engine.runner import Store
-    from mpibench.protocols import Cell
 
 MODULE = "mpibench.overlap"
-ITEM_NBYTES = {"float32": 4, "float64": 8, "int32": 4, "int64": 8}
 
 
 @dataclasses.dataclass(frozen=True)
@@ -159,7 +158,7 @@ def run(launch: Launch, argv: Sequence[str]) -> int:
     if config.dry_run:
         from mpibench.present.dry_run import outlook
 
-        return say(launch, outlook(config, cells(config, {}, 4), launch))
+        return say(launch, outlook(config, make_cells(config, {}, 4), launch))
     return measure(launch, config, texts, case)
 
 
@@ -178,39 +177,6 @@ def resumed_settings(given: dict[str, str]) -> dict[str, str]:
         if name not in RESUMABLE and resolve(Config, {name: text}) != resolve(Config, {name: kept[name]}):
             raise UsageError(f"--{name.replace('_', '-')} {text}: the run was begun with {kept[name]}; start a new run")
     return {**kept, "explain": "", "dry_run": "false", "config": "", "output": "", **given}
-
-
-def cells(config: Config, steps: dict[str, int], standard: int) -> "tuple[Cell, ...]":
-    """The cells of the sweep: every size under every compute.
-
-    Args:
-        config: the options.
-        steps: calibrated steps by compute label; 0 where not yet known.
-        standard: major version of the MPI standard; below 4 counts are 32 bits wide.
-    """
-    from mpibench.protocols import Cell
-
-    item = ITEM_NBYTES[config.dtype]
-    made: list[Cell] = []
-    for compute in config.compute:
-        for asked in config.sizes:
-            count = -(-asked // item)
-            fits = standard >= 4 or count < 1 << 31
-            skip = "" if fits else f"MPI {standard} counts to 2147483647; {count} elements would wrap around"
-            made.append(
-                Cell(
-                    len(made), config.collective, asked, count * item, count, config.dtype, config.in_place,
-                    config.kernel, compute.label, steps.get(compute.label, 0), skip,
-                )
-            )  # fmt: skip
-    return tuple(made)
-
-
-def case_names(config: Config) -> list[str]:
-    """The names of the cases that are asked for; refinement may add others."""
-    from mpibench.engine.results import case_name
-
-    return [case_name(cell, strategy) for cell in cells(config, {}, 4) for strategy in config.progress]
 
 
 def find_case(asked: str, names: Sequence[str]) -> str:
@@ -256,7 +222,7 @@ def measure(launch: Launch, config: Config, texts: dict[str, str], case: str) ->
 
     with open_session(launch, level, config.watchdog, MODULE) as session:
         lines = ProgressLines(config.quiet, f"thread level asked for: {level} ({reason}); BLAS threads {blas}")
-        sweep = Sweep(session, config, settings_text(Config, texts), functools.partial(cells, config), lines)
+        sweep = Sweep(session, config, settings_text(Config, texts), functools.partial(make_cells, config), lines)
         results = sweep.run(shlex.join(sys.orig_argv), lambda: time.monotonic() - began)
     return finish(launch, sweep.store, results, case, config) if results and sweep.store else DONE
 
@@ -276,7 +242,7 @@ def finish(launch: Launch, store: "Store", results: "Results", case: str, config
         say(launch, f"\n{picture(record, store.facts)}")
     # Where all iterations that are allowed were made, only more of them go on.
     measurable = [record.cell.index for record in results.records if record.status not in ("skipped", "failed")]
-    outcomes = [outcome(store.plan, store.history, cell) for cell in dict.fromkeys(measurable)]
+    outcomes = [outcome(store.plan, store.history, cell, last=True) for cell in dict.fromkeys(measurable)]
     unfinished = sum(word in (GO_ON, EXHAUSTED) for word in outcomes)
     more = "" if GO_ON in outcomes else f" --iterations {config.iterations.least}:{2 * config.iterations.most}"
     say(launch, "\n".join(closing_lines(results, store.directory.path, store.facts.ranks, MODULE, unfinished, more)))

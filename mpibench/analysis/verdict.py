@@ -67,12 +67,10 @@ def judge(
             "too short" if short else "too noisy",
         )  # fmt: skip
     verdict = _decided(figures, hidden_class, progress, others)
-    if own_progress and verdict.word in (NO_PROGRESS, BLOCKING_START, PARTLY_HIDDEN):
-        return verdict._replace(evidence=f"{verdict.evidence}, although the library was told to progress by itself "
-                                f"({own_progress})")  # fmt: skip
-    if own_progress and verdict.word in (HIDDEN_VERDICT, COMM_BOUND):
-        return verdict._replace(evidence=f"{verdict.evidence}; the library was told to progress by itself "
-                                f"({own_progress})")  # fmt: skip
+    if own_progress:
+        joint = ";" if verdict.word in (CONTENDED, HIDDEN_VERDICT, COMM_BOUND) else ", although"
+        told = f"{joint} the library was told to progress by itself ({own_progress})"
+        return verdict._replace(evidence=verdict.evidence + told)
     return verdict
 
 

@@ -3,9 +3,11 @@
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from itertools import groupby
+from math import isnan
 from typing import Any
 
 from mpibench.analysis.exposure import Exposure, HidingRate, Point, exposure, hiding_rate
+from mpibench.analysis.figures import put
 from mpibench.analysis.statistics import Interval
 from mpibench.analysis.verdict import CORE_SHARE
 from mpibench.protocols import Cell, Record
@@ -57,15 +59,12 @@ def exposure_row(size: SizeExposure, emulated: bool) -> dict[str, Any]:
         "progress": size.progress, "hiding_rate_Bps": size.rate.rate.median,
         "hiding_latency_s": size.rate.latency.median,
     }  # fmt: skip
-    for name, unit, interval in (
-        ("hiding_compute", "_s", size.curve.hiding_compute),
-        ("efficiency", "", size.curve.efficiency),
-        ("floor", "_s", size.curve.floor),
-    ):
-        row |= {f"{name}{unit}": interval.median, f"{name}_lo{unit}": interval.lo, f"{name}_hi{unit}": interval.hi}
+    put(row, "hiding_compute", size.curve.hiding_compute, "_s")
+    put(row, "efficiency", size.curve.efficiency)
+    put(row, "floor", size.curve.floor, "_s")
     rate, latency = size.rate.rate, size.rate.latency
     spread = ""
-    if rate.median == rate.median:
+    if not isnan(rate.median):
         spread = (
             f"95 %: hiding rate {rate.lo:.4g} to {rate.hi:.4g} B/s, "
             f"hiding latency {latency.lo:.4g} to {latency.hi:.4g} s"

@@ -13,6 +13,7 @@ from mpibench.analysis.refinement import next_for_cover, next_for_hidden
 from mpibench.analysis.statistics import groups_apart, series_interval
 from mpibench.analysis.verdict import CORE_SHARE, SKIPPED, WRONG_DATA, judge, slow_blocking
 from mpibench.engine import stopping
+from mpibench.engine.cells import case_name
 from mpibench.engine.exposures import SizeExposure, exposures
 from mpibench.engine.history import History
 from mpibench.engine.plan import Plan, outcome, worst_interval
@@ -27,7 +28,6 @@ from mpibench.protocols import (
     Cell,
     Record,
 )
-from mpibench.units import format_bytes
 
 _TOO_DEPENDENT = 3.0  # iterations over effective iterations
 UNRESOLVED = "unresolved"
@@ -96,11 +96,6 @@ def _in_order(plan: Plan) -> list[Cell]:
         smaller = [other for other in ordered if other.compute == cell.compute and other.nbytes < cell.nbytes]
         ordered.insert(ordered.index(max(smaller, key=lambda other: other.nbytes)) + 1, cell)
     return ordered
-
-
-def case_name(cell: Cell, progress: str) -> str:
-    """The name of a case, such as 64K-1ms-poll."""
-    return f"{format_bytes(cell.asked_nbytes)}-{cell.compute}-{progress}"
 
 
 def _record(plan: Plan, history: History, facts: Facts, cell: Cell, progress: str) -> Record:

@@ -15,12 +15,13 @@ from typing import Any, Protocol
 
 from mpibench.engine.bench import Bench
 from mpibench.engine.calibrate import Calibration
+from mpibench.engine.cells import case_name
 from mpibench.engine.exposures import exposure_row
 from mpibench.engine.fold import Measured
 from mpibench.engine.history import History
 from mpibench.engine.plan import Plan, Visit, next_visit, outcome
 from mpibench.engine.refinement import grow
-from mpibench.engine.results import Facts, Results, case_name, crossover_row, evaluate, overlap_row
+from mpibench.engine.results import Facts, Results, crossover_row, evaluate, overlap_row
 from mpibench.engine.session import Session
 from mpibench.engine.stopping import GO_ON
 from mpibench.engine.trace import Trace

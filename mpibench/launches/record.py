@@ -17,7 +17,7 @@ TIMES = {"B": "allreduce_s", "N": "nonblocking_s", "C": "compute_s", "T": "overl
 """Columns of the launch's medians that are compared, by the symbol of docs/overlap.md."""
 DERIVED = ("overlap", "exposed_s", "speedup")
 """Columns of what follows from them, shown beside them."""
-_NEEDED = ("case", "progress", *IDENTITY, *TIMES.values(), *DERIVED, "cpu_wait_s", "verdict", "note")
+_NEEDED = ("case", "progress", *IDENTITY, *TIMES.values(), *DERIVED, "cpu_wait_s", "refined", "verdict", "note")
 
 
 @dataclass(frozen=True)
@@ -49,6 +49,8 @@ class LaunchRecord:
 def read_launch(path: Path, named: str = "") -> LaunchRecord:
     """A launch of the overlap benchmark from its run directory; `named` stands before the path in messages.
 
+    Refined rows are left out: every launch refines at sizes of its own.
+
     Raises:
         UsageError: if it is none, or a case is there twice.
     """
@@ -59,6 +61,8 @@ def read_launch(path: Path, named: str = "") -> LaunchRecord:
         raise UsageError(f"{named}{path}: a run of {run['benchmark']}; name runs of mpibench.overlap")
     rows: dict[str, Mapping[str, str]] = {}
     for row in read_table(path / "overlap.csv", _NEEDED):
+        if row["refined"] == "true":
+            continue
         if row["case"] in rows:
             raise UsageError(f"{path / 'overlap.csv'}: case {row['case']} is there twice; a case is one row")
         rows[row["case"]] = row

@@ -4,18 +4,16 @@ import shlex
 import sys
 import textwrap
 from collections.abc import Iterator, Mapping, Sequence
-from math import isnan
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from mpibench.analysis.statistics import Interval
 from mpibench.analysis.verdict import slow_blocking
 from mpibench.engine.results import Crossover, Facts, Results
-from mpibench.protocols import Cell, Record
+from mpibench.present.exposures import print_exposures, rates, size_text
+from mpibench.protocols import Record
 from mpibench.units import approximate_bytes, format_bytes, format_duration
 
 if TYPE_CHECKING:
-    from rich.table import Table
     from rich.text import Text
 
 _WIDTH = 200  # a launcher's pipe or pty does not tell the terminal's: nothing is cut, the table is as wide as it is
@@ -30,7 +28,6 @@ _LEGEND = (
     "pays. Every interval is in the CSV."
 )
 _REFINED = "*: measured to know the cover or hidden point more exactly."
-_ONE_COMPUTE = ", if T - C falls on as it does up to this compute; a list, --compute 500us,1ms,2ms, shows whether"
 _UNSTABLE = (
     "(unstable): iterations depend on each other there, or visits differ: the intervals may be too narrow; a quieter "
     "machine or a longer --budget helps."
@@ -41,7 +38,6 @@ def print_results(results: Results, facts: Facts, color: bool) -> None:
     """Print the table, its legend and, for every compute and strategy, what it means."""
     from rich.console import Console
     from rich.table import Table
-    from rich.text import Text
 
     console = Console(
         file=sys.stdout, force_terminal=color, no_color=not color, width=_WIDTH,
@@ -68,13 +64,8 @@ def print_results(results: Results, facts: Facts, color: bool) -> None:
         console.print(_REFINED)
     if any(record.status == "unstable" for record in results.records):
         console.print(textwrap.fill(_UNSTABLE, _TEXT_WIDTH))
-    if all(isnan(size.curve.hiding_compute.median) for size in results.exposures):
-        console.print("No compute is known that would hide any of the messages; exposure.csv says why for each.")
-    else:
-        one = len({record.cell.compute for record in results.records}) == 1
-        console.print(Text(f"\ncompute that would hide it [95 %]{_ONE_COMPUTE if one else ''}", style="bold"))
-        console.print(_exposures(results))
-    for sentence in (*sentences(results), *_rates(results), *_slow_blocking(results)):
+    print_exposures(console, results)
+    for sentence in (*sentences(results), *rates(results), *_slow_blocking(results)):
         console.print(textwrap.fill(f"* {sentence}", _TEXT_WIDTH, subsequent_indent="  "))
 
 
@@ -85,13 +76,9 @@ def _verdict(record: Record) -> "Text":
     return Text(record.verdict + doubt, style=_VERDICT_STYLES.get(record.verdict, ""))
 
 
-def _size(cell: Cell) -> str:
-    return f"{approximate_bytes(cell.nbytes)}*" if cell.refined else format_bytes(cell.asked_nbytes)
-
-
 def _row(record: Record) -> Iterator[str]:
     figures = record.figures
-    yield _size(record.cell)
+    yield size_text(record.cell)
     yield record.progress
     for name in ("allreduce", "nonblocking", "compute", "overlapped"):
         yield (
@@ -156,59 +143,12 @@ def _meaning(crossover: Crossover) -> str:
     return f"{covered}{cover_note}; {hides}{note}"
 
 
-def _exposures(results: Results) -> "Table":
-    """The compute that would hide each message, and with several computes the progress efficiency, by strategy."""
-    from rich.table import Table
-
-    several = len({record.cell.compute for record in results.records}) > 1
-    strategies = list(dict.fromkeys(size.progress for size in results.exposures))
-    found = {(size.cell.nbytes, size.progress): size.curve for size in results.exposures}
-    table = Table(box=None, pad_edge=False, header_style="bold")
-    table.add_column("size", justify="right", no_wrap=True)
-    for strategy in strategies:
-        table.add_column(strategy, justify="right", no_wrap=True)
-        if several:
-            table.add_column("efficiency [95 %]", justify="right", no_wrap=True)
-    for cell in {size.cell.nbytes: size.cell for size in results.exposures}.values():
-        row = [_size(cell)]
-        for strategy in strategies:
-            curve = found.get((cell.nbytes, strategy))
-            row.append(_duration(curve.hiding_compute) if curve else "-")
-            if several:
-                row.append(_efficiency(curve.efficiency) if curve else "-")
-        table.add_row(*row)
-    return table
-
-
-def _duration(interval: Interval) -> str:
-    if interval.median != interval.median:
-        return "none known"
-    return f"{format_duration(interval.median)} [{format_duration(interval.lo)}, {format_duration(interval.hi)}]"
-
-
-def _efficiency(interval: Interval) -> str:
-    if interval.median != interval.median:
-        return "-"
-    return f"{interval.median:.2f} [{interval.lo:.2f}, {interval.hi:.2f}]"
-
-
-def _rates(results: Results) -> Iterator[str]:
-    """The hiding rate and latency of every strategy, where they are known."""
-    for size in {size.progress: size for size in results.exposures}.values():
-        rate, latency = size.rate.rate, size.rate.latency
-        if rate.median == rate.median:
-            yield (
-                f"{size.progress}: hides {approximate_bytes(rate.median)}/s [{approximate_bytes(rate.lo)}, "
-                f"{approximate_bytes(rate.hi)}] of compute, after the first {_duration(latency)}."
-            )
-
-
 def _slow_blocking(results: Results) -> Iterator[str]:
     """Where the blocking call is slower than the non-blocking one by itself, which no overlap explains."""
     slow = {r.cell.nbytes: r for r in results.records if "overlap" in r.figures and slow_blocking(r.figures)}
     if slow:
         penalties = sorted(record.figures["nonblocking_penalty"] for record in slow.values())
-        sizes = ", ".join(_size(record.cell) for _, record in sorted(slow.items()))
+        sizes = ", ".join(size_text(record.cell) for _, record in sorted(slow.items()))
         yield (
             f"your blocking call is the slow one at {sizes}: N is {_range(penalties)} B. Try: "
             "the non-blocking call and Wait in its place, or another algorithm of the library's for the blocking one."
@@ -233,7 +173,7 @@ def _reason(records: Sequence[Record]) -> str:
     commonest = max(dict.fromkeys(words), key=words.count)
     example = [record for record in records if record.verdict == commonest][-1]
     advice = f"; try: {example.advice}" if example.advice else ""
-    size = _size(example.cell)
+    size = size_text(example.cell)
     return f"{commonest} in {words.count(commonest)} of {len(records)} rows, at {size}: {example.evidence}{advice}."
 
 

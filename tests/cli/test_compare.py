@@ -173,6 +173,10 @@ def test_cases_of_one_side_are_named_and_none_in_common_is_refused(tmp_path: Pat
     finished = compare(tmp_path, [base], [new])
     assert "only in BASE, not compared: 64K-1ms-none" in finished.out
     assert "only in NEW, not compared: 2M-1ms-none" in finished.out
+    refined = case("1M", progress="poll", refined="true")
+    left_out = compare(tmp_path, [write_run(tmp_path / "a", case("1M"), refined)],
+                       [write_run(tmp_path / "b", case("1M"), refined)])  # fmt: skip
+    assert "poll" not in left_out.out, "a refined row is no case that was asked for"
     refused = compare(tmp_path, [base], [write_run(tmp_path / "other", case("4K"))])
     assert (refused.status, "no case in common" in refused.err) == (2, True), refused
 

@@ -8,7 +8,7 @@ from typing import Any
 
 COLUMNS = """case, cell, collective, nbytes, count, dtype, in_place, ranks, nodes, thread_level, oversubscribed,
 blas_threads, device, buffers, kernel, compute_steps, progress, poll_interval_s, iterations, allreduce_s, nonblocking_s,
-compute_s, sequential_s, overlapped_s, overlap, exposed_s, speedup, cpu_wait_s, status, verdict, note"""
+compute_s, sequential_s, overlapped_s, overlap, exposed_s, speedup, cpu_wait_s, refined, status, verdict, note"""
 NAMES = [word.strip() for word in COLUMNS.replace("\n", " ").split(",")]
 FIXED: dict[str, Any] = {
     "collective": "iallreduce", "dtype": "float32", "in_place": "false", "ranks": 2, "nodes": 1,
@@ -16,7 +16,7 @@ FIXED: dict[str, Any] = {
     "kernel": "delay",
     "compute_steps": 100, "poll_interval_s": 5e-05, "iterations": 50, "allreduce_s": 1e-4, "nonblocking_s": 1.2e-4,
     "compute_s": 1e-3, "sequential_s": 1.1e-3, "overlapped_s": 1.05e-3, "overlap": 0.5, "exposed_s": 5e-5,
-    "speedup": 1.05, "cpu_wait_s": 0, "status": "converged", "verdict": "partly-hidden", "note": "",
+    "speedup": 1.05, "cpu_wait_s": 0, "refined": "false", "status": "converged", "verdict": "partly-hidden", "note": "",
 }  # fmt: skip
 
 

@@ -7,9 +7,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from mpibench.engine.cells import case_names, make_cells
 from mpibench.errors import UsageError
 from mpibench.options import build_parser, read_command, resolve, settings_text
-from mpibench.overlap import Config, case_names, cells, find_case, resumed_settings
+from mpibench.overlap import Config, find_case, resumed_settings
 from mpibench.records import RunDirectory
 from mpibench.units import Compute
 
@@ -196,7 +197,7 @@ def test_when_resuming_what_was_measured_stays_and_the_rest_may_change(begun: st
     [("float32", (0, 4, 4, 100000), (0, 1, 1, 25000)), ("int64", (0, 8, 8, 100000), (0, 1, 1, 12500))],
 )
 def test_cells_are_whole_elements(dtype: str, nbytes: tuple[int, ...], counts: tuple[int, ...]) -> None:
-    made = cells(config("--sizes", "0,1,3,100000", "--dtype", dtype), {"1ms": 77}, 4)
+    made = make_cells(config("--sizes", "0,1,3,100000", "--dtype", dtype), {"1ms": 77}, 4)
     assert [cell.asked_nbytes for cell in made] == [0, 1, 3, 100000]
     assert tuple(cell.nbytes for cell in made) == nbytes
     assert tuple(cell.count for cell in made) == counts
@@ -206,14 +207,14 @@ def test_cells_are_whole_elements(dtype: str, nbytes: tuple[int, ...], counts: t
 @pytest.mark.parametrize(("standard", "skipped"), [(3, [False, True, True]), (4, [False] * 3)])
 def test_counts_past_32_bits_are_served_by_mpi_4_and_skipped_before(standard: int, skipped: list[bool]) -> None:
     sizes = ",".join(str(4 * count) for count in (2**31 - 1, 2**31, 2**33))
-    made = cells(config("--sizes", sizes), {}, standard)
+    made = make_cells(config("--sizes", sizes), {}, standard)
     assert [bool(cell.skip) for cell in made] == skipped
     assert [cell.count for cell in made] == [2**31 - 1, 2**31, 2**33]
     assert all("2147483647" in cell.skip for cell in made if cell.skip)
 
 
 def test_every_size_under_every_compute_is_a_cell() -> None:
-    made = cells(config("--sizes", "1K,2K", "--compute", "1ms,4ms"), {}, 4)
+    made = make_cells(config("--sizes", "1K,2K", "--compute", "1ms,4ms"), {}, 4)
     assert [(cell.index, cell.compute, cell.nbytes) for cell in made] == [
         (0, "1ms", 1024), (1, "1ms", 2048), (2, "4ms", 1024), (3, "4ms", 2048),
     ]  # fmt: skip

@@ -299,3 +299,18 @@ def test_clocks_that_tell_give_spans() -> None:
     row = rows(evaluate(plan, history, FACTS))["64K-1ms-none"]
     assert row["nonblocking_s"] == pytest.approx(N[65536] * 1e-9)
     assert "local durations" not in row["note"]
+
+
+def test_a_visit_apart_from_the_others_makes_a_row_unstable() -> None:
+    """One visit of eight at 1.2 times the time: too few to look dependent, too far to be the same machine."""
+    plan, history = measured(cells(65536), span_ns=jittered)
+    assert rows(evaluate(plan, history, FACTS))["64K-1ms-none"]["status"] == "converged"
+    for number in range(5, 8):
+        factor = 1.2 if number == 7 else 1.0
+        visit = samples(0, N[65536], span_ns=lambda number, span, factor=factor: jittered(number, span) * factor)[0]
+        visit["visit"] = number
+        history.add(0, visit)
+    row = rows(evaluate(plan, history, FACTS))["64K-1ms-none"]
+    assert row["iterations"] / row["effective_iterations"] <= 3
+    assert row["status"] == "unstable"
+    assert "between visits" in row["note"]
