@@ -151,10 +151,10 @@ static void advance(void)
         }
 }
 
-/* Needs the lock. */
+/* Needs the lock. A transfer that is being started has no handle yet, and is never found. */
 static Transfer *find(MPI_Request request)
 {
-    Transfer *x = wire.first;
+    Transfer *x = request == MPI_REQUEST_NULL ? NULL : wire.first;
     while (x && x->handle != request)
         x = x->next;
     return x;
@@ -247,31 +247,41 @@ static int take(MPI_Request *request, MPI_Status *status)
     return PMPI_Wait(request, status);
 }
 
-static void begin(Transfer *x, double duration_ns)
+/* Put a transfer on the wire, before the real one is started: what that costs the host the wire need not wait for. */
+static void begin(Transfer *x)
 {
     pthread_mutex_lock(&wire.lock);
     advance(); /* what was carried before is not its own */
-    x->left_ns = set.hang_after && set.started >= set.hang_after ? INFINITY : duration_ns;
-    set.started++;
-    x->active = true;
+    unlink_transfer(x);
     append(x);
+    x->active = true;
+    x->left_ns = set.latency_ns + set.ns_per_byte * (double)x->nbytes;
+    if (set.hang_after && set.started >= set.hang_after)
+        x->left_ns = INFINITY;
+    set.started++;
     pthread_mutex_unlock(&wire.lock);
-    if (set.in_start)
-        wait_until_ready(x->handle);
 }
 
-static Transfer *transfer(MPI_Request handle, void *receive, int64_t count, MPI_Datatype type, bool persistent)
+/* The real one has been started. */
+static void begun(Transfer *x, MPI_Request handle)
+{
+    pthread_mutex_lock(&wire.lock);
+    x->handle = handle;
+    pthread_mutex_unlock(&wire.lock);
+    if (set.in_start)
+        wait_until_ready(handle);
+}
+
+static Transfer *transfer(void *receive, int64_t count, MPI_Datatype type, bool persistent)
 {
     int item;
     Transfer *x = calloc(1, sizeof *x);
     if (!x)
         refuse("out of memory");
     PMPI_Type_size(type, &item);
-    *x = (Transfer){.handle = handle, .receive = receive, .nbytes = count * item, .persistent = persistent};
+    *x = (Transfer){.handle = MPI_REQUEST_NULL, .receive = receive, .nbytes = count * item, .persistent = persistent};
     return x;
 }
-
-static double duration_ns(const Transfer *x) { return set.latency_ns + set.ns_per_byte * (double)x->nbytes; }
 
 /* Before every all-reduce. */
 static void enter(void)
@@ -308,20 +318,24 @@ static int start_nothing(MPI_Request *request)
                                MPI_Comm comm, MPI_Request *request)                                                    \
     {                                                                                                                  \
         enter();                                                                                                       \
+        Transfer *x = transfer(receive, (int64_t)count, type, false);                                                  \
+        begin(x);                                                                                                      \
         int error = set.moves ? PMPI_Iallreduce##suffix(send, receive, count, type, op, comm, request)                 \
                               : start_nothing(request);                                                                \
         if (error)                                                                                                     \
-            return error;                                                                                              \
-        Transfer *x = transfer(*request, receive, (int64_t)count, type, false);                                        \
-        begin(x, duration_ns(x));                                                                                      \
+            refuse("the MPI library's own all-reduce failed");                                                         \
+        begun(x, *request);                                                                                            \
         return MPI_SUCCESS;                                                                                            \
     }                                                                                                                  \
     int MPI_Allreduce##suffix(const void *send, void *receive, Count count, MPI_Datatype type, MPI_Op op,              \
                               MPI_Comm comm)                                                                           \
     {                                                                                                                  \
         MPI_Request request;                                                                                           \
-        int error = MPI_Iallreduce##suffix(send, receive, count, type, op, comm, &request);                            \
-        return error ? error : MPI_Wait(&request, MPI_STATUS_IGNORE);                                                  \
+        wait_inside(+1);                                                                                               \
+        MPI_Iallreduce##suffix(send, receive, count, type, op, comm, &request);                                        \
+        int error = MPI_Wait(&request, MPI_STATUS_IGNORE);                                                             \
+        wait_inside(-1);                                                                                               \
+        return error;                                                                                                  \
     }
 
 #define ALLREDUCE_INIT(suffix, Count)                                                                                  \
@@ -331,8 +345,10 @@ static int start_nothing(MPI_Request *request)
         int error = PMPI_Allreduce_init##suffix(send, receive, count, type, op, comm, info, request);                  \
         if (error)                                                                                                     \
             return error;                                                                                              \
+        Transfer *x = transfer(receive, (int64_t)count, type, true);                                                   \
+        x->handle = *request;                                                                                          \
         pthread_mutex_lock(&wire.lock);                                                                                \
-        append(transfer(*request, receive, (int64_t)count, type, true));                                               \
+        append(x);                                                                                                     \
         pthread_mutex_unlock(&wire.lock);                                                                              \
         return MPI_SUCCESS;                                                                                            \
     }
@@ -354,13 +370,10 @@ int MPI_Start(MPI_Request *request)
     if (!x)
         return PMPI_Start(request);
     enter();
-    int error = set.moves ? PMPI_Start(request) : MPI_SUCCESS;
-    if (error)
-        return error;
-    pthread_mutex_lock(&wire.lock);
-    unlink_transfer(x); /* to the end of the wire */
-    pthread_mutex_unlock(&wire.lock);
-    begin(x, duration_ns(x));
+    begin(x);
+    if (set.moves && PMPI_Start(request))
+        refuse("the MPI library's own MPI_Start failed");
+    begun(x, *request);
     return MPI_SUCCESS;
 }
 
