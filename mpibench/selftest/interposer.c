@@ -3,7 +3,7 @@
    Every all-reduce (blocking, non-blocking, persistent) does the real thing and completes no earlier
    than a modelled wire has carried it. The wire carries one transfer after the other, each for
    latency + nbytes / bandwidth, at full speed while the host is inside a blocking call and at a
-   share of it otherwise. MPI_Test is no blocking call: with a share of 0 it moves nothing.
+   share of it otherwise. MPI_Test is no blocking call: with a share of 0 it moves nothing and asks nobody.
 
    Told by the environment, read at the first transfer; a value that means nothing aborts:
      MPIBENCH_WIRE_LATENCY_S       0 or more; required
@@ -50,6 +50,7 @@ typedef struct Transfer {
     int64_t nbytes;
     double left_ns; /* that the wire still needs; at most 0: carried */
     bool active, persistent;
+    bool arrived; /* the real one is complete */
     struct Transfer *next;
 } Transfer;
 
@@ -188,17 +189,6 @@ static void wait_inside(int change)
     pthread_mutex_unlock(&wire.lock);
 }
 
-/* What the wire still needs for a request; 0 for one that is not on it. */
-static double left_of(MPI_Request request)
-{
-    pthread_mutex_lock(&wire.lock);
-    advance();
-    Transfer *x = find(request);
-    double left = x && x->active ? x->left_ns : 0;
-    pthread_mutex_unlock(&wire.lock);
-    return left;
-}
-
 static bool on_wire(MPI_Request request)
 {
     pthread_mutex_lock(&wire.lock);
@@ -208,14 +198,27 @@ static bool on_wire(MPI_Request request)
     return there;
 }
 
-/* Whether a request could be completed now. Asks the library, which moves the real transfer on. */
+/* Whether a request could be completed now. Asks the library, which moves the real transfer on, until that
+   has arrived; without progress only a blocking call asks. */
 static bool ready(MPI_Request request, double *left_ns, bool *arrived)
 {
-    int flag = 1;
-    PMPI_Request_get_status(request, &flag, MPI_STATUS_IGNORE);
-    *arrived = flag;
-    *left_ns = left_of(request);
-    return flag && *left_ns <= 0;
+    pthread_mutex_lock(&wire.lock);
+    advance();
+    Transfer *x = find(request);
+    bool known = x && x->active, idle = known && x->left_ns > 0 && set.share == 0 && !wire.waiting;
+    *left_ns = known ? x->left_ns : 0;
+    *arrived = known && x->arrived;
+    pthread_mutex_unlock(&wire.lock);
+    if (!*arrived && !idle) {
+        int flag;
+        PMPI_Request_get_status(request, &flag, MPI_STATUS_IGNORE);
+        *arrived = flag;
+        pthread_mutex_lock(&wire.lock);
+        if (known && flag && (x = find(request)))
+            x->arrived = true;
+        pthread_mutex_unlock(&wire.lock);
+    }
+    return *arrived && *left_ns <= 0;
 }
 
 static void wait_until_ready(MPI_Request request)
@@ -255,6 +258,7 @@ static void begin(Transfer *x)
     unlink_transfer(x);
     append(x);
     x->active = true;
+    x->arrived = false;
     x->left_ns = set.latency_ns + set.ns_per_byte * (double)x->nbytes;
     if (set.hang_after && set.started >= set.hang_after)
         x->left_ns = INFINITY;
