@@ -5,16 +5,14 @@ import os
 import signal
 import sys
 from collections.abc import Sequence
+from pathlib import Path
 from typing import Any
 
 from mpibench import units
-from mpibench.errors import DONE, SIGNALLED, MpibenchError, UsageError
+from mpibench.errors import DONE, FINDING, SIGNALLED, MpibenchError, UsageError
 from mpibench.options import near_flag
 
-_FLAGS = ("--parity", "--output", "--launcher", "--help")
-_USAGE = (
-    "usage: python -m mpibench.selftest --parity [--output DIR] [--launcher COMMAND]; --parity is what exists now\n"
-)
+_FLAGS = ("--parity", "--checks", "--output", "--csv", "--json", "--launcher", "--help")
 _LEAST_PAIRS = 6  # fewer have no interval
 
 
@@ -35,8 +33,16 @@ def _parser() -> argparse.ArgumentParser:
         description="Shows on this machine how far mpibench can be trusted. Starts its own mpirun.",
         allow_abbrev=False,
     )
-    parser.add_argument("--parity", action="store_true", help="mpibench's hot loops against the same MPI calls from C")
-    parser.add_argument("--output", metavar="DIR", default="", help="write DIR/parity.csv")
+    parser.add_argument(
+        "--parity", action="store_true", help="only mpibench's hot loops against the same MPI calls from C, in full"
+    )
+    parser.add_argument("--checks", metavar="LIST", type=units.split_list, default=[], help="only these checks")
+    parser.add_argument(
+        "--output", metavar="DIR", default="", help="write DIR/certificate.csv and .json (--parity: parity.csv), and "
+        "keep the runs in DIR/runs"
+    )  # fmt: skip
+    parser.add_argument("--csv", metavar="FILE", default="", help="write the certificate as CSV")
+    parser.add_argument("--json", metavar="FILE", default="", help="write the certificate as JSON")
     launcher = 'what starts the ranks, such as "srun --mpi=pmi2 -n 2" (default mpirun -n 2)'
     parser.add_argument("--launcher", metavar="COMMAND", default="", help=launcher)
     parser.add_argument("--pairs", type=_parse_pairs, default=40, help=argparse.SUPPRESS)
@@ -55,14 +61,38 @@ def run(argv: Sequence[str]) -> int:
         wrong = near_flag(word, _FLAGS) if word.startswith("-") else "not a flag or its value"
         raise UsageError(f"{extra[0]}: {wrong}")
     if not options.parity:
-        sys.stderr.write(_USAGE)
-        return UsageError.status
+        return _certify(options)
+    for name in ("checks", "csv", "json"):
+        if getattr(options, name):
+            raise UsageError(f"--{name}: of the certificate; leave it or --parity out (--output DIR has parity.csv)")
     from mpibench.selftest import parity  # late: it imports numpy
 
-    report = parity.run(options.pairs, options.output, options.launcher)
+    return _say(parity.run(options.pairs, options.output, options.launcher), DONE)
+
+
+def _certify(options: argparse.Namespace) -> int:
+    """The certificate; the exit status."""
+    from mpibench.selftest import certificate, job  # late: they import numpy
+
+    certificate.choose(options.checks)
+    paths = {kind: Path(text) for kind in ("csv", "json") if (text := getattr(options, kind))}
+    for kind, path in paths.items():
+        if path.is_dir() or not path.parent.is_dir() or not os.access(path.parent, os.W_OK):
+            raise UsageError(f"--{kind} {path}: not a file in a directory that can be written")
+    folder = None
+    if options.output:
+        directory = job.prepare_output(options.output, (*certificate.FILES, "runs"))
+        paths |= {file.suffix[1:]: file for file in (directory / name for name in certificate.FILES)}
+        folder = directory / "runs"
+        folder.mkdir()
+    report, failed = certificate.run(options.checks, options.launcher, paths, folder)
+    return _say(report, FINDING if failed else DONE)
+
+
+def _say(report: str, status: int) -> int:
     sys.stdout.write(report + "\n")
     sys.stdout.flush()  # here, so that a reader who left shows here
-    return DONE
+    return status
 
 
 def main() -> int:

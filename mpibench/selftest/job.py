@@ -28,20 +28,20 @@ def find_program(name: str, advice: str) -> str:
     return found
 
 
-def compile_reference(target: Path) -> None:
-    """Compile reference.c as a shared library.
+def compile_library(name: str, target: Path) -> None:
+    """Compile a C file of this folder as a shared library.
 
     Raises:
         EnvironmentRefused: without mpicc, or if it fails.
     """
     mpicc = find_program("mpicc", "install an MPI with its compiler wrapper, such as pip install mpich")
-    source = Path(__file__).with_name("reference.c")
-    command = [mpicc, "-O2", "-shared", "-fPIC", "-o", str(target), str(source)]
+    source = Path(__file__).with_name(name)
+    command = [mpicc, "-O2", "-shared", "-fPIC", "-o", str(target), str(source), "-lm", "-lpthread"]
     done = subprocess.run(command, check=False, capture_output=True, text=True, errors="replace")
     if done.returncode:
         said = done.stderr.splitlines() or ["no message"]
         reason = next((line for line in said if "error" in line), said[0])
-        raise EnvironmentRefused(f"{mpicc} cannot compile {source.name} (status {done.returncode}): {reason}")
+        raise EnvironmentRefused(f"{mpicc} cannot compile {name} (status {done.returncode}): {reason}")
 
 
 def launch_command(launcher: str) -> list[str]:
@@ -60,6 +60,25 @@ def launch_command(launcher: str) -> list[str]:
     return [find_program(program, "it is what --launcher names"), *rest]
 
 
+def prepare_output(output: str, files: Sequence[str]) -> Path:
+    """Make the directory of these files, before anything is measured.
+
+    Raises:
+        UsageError: if it holds one of them already, or cannot be made and written.
+    """
+    directory = Path(output)
+    for name in files:
+        if os.path.lexists(directory / name):
+            raise UsageError(f"--output {output}: it holds a {name} already; name another directory")
+    try:
+        directory.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise UsageError(f"--output {output}: {error.strerror}; name a directory that can be written") from None
+    if not os.access(directory, os.W_OK | os.X_OK):
+        raise UsageError(f"--output {output}: not writable; name a directory that can be written")
+    return directory
+
+
 def end_group(process: subprocess.Popen[bytes]) -> None:
     """End the launcher, which ends its ranks; then whatever is left of its process group."""
     for number in (signal.SIGTERM, signal.SIGKILL):
@@ -69,13 +88,18 @@ def end_group(process: subprocess.Popen[bytes]) -> None:
             process.wait(_GRACE_S)
 
 
-def run_ranks(command: Sequence[str], timeout_s: float) -> int:
-    """Run the launcher in a process group of its own, its messages on our stderr; its exit status.
+def run_ranks(command: Sequence[str], timeout_s: float, output: int = 2) -> int:
+    """Run the launcher in a process group of its own; its exit status.
+
+    Args:
+        command: the launcher and what it starts.
+        timeout_s: it may take so long.
+        output: file descriptor for all its messages; ours go to stderr. Any other takes its stderr as well.
 
     Raises:
         Stuck: if it runs longer than `timeout_s`.
     """
-    process = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=2, start_new_session=True)
+    process = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=output, stderr=output, start_new_session=True)
     try:
         return process.wait(timeout_s)
     except subprocess.TimeoutExpired:

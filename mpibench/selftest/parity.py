@@ -6,7 +6,6 @@ into rows, a table and parity.csv. It never imports MPI; `parity_worker` is what
 
 import csv
 import json
-import os
 import sys
 import tempfile
 from collections.abc import Mapping, Sequence
@@ -15,8 +14,8 @@ from pathlib import Path
 from typing import Any
 
 from mpibench.analysis.statistics import Interval, median_interval
-from mpibench.errors import FAULT, STUCK, DiskFault, EnvironmentRefused, MpibenchError, Stuck, UsageError, WrongData
-from mpibench.selftest.job import compile_reference, launch_command, run_ranks
+from mpibench.errors import FAULT, STUCK, DiskFault, EnvironmentRefused, MpibenchError, Stuck, WrongData
+from mpibench.selftest.job import compile_library, launch_command, prepare_output, run_ranks
 from mpibench.units import format_bytes, format_duration
 
 COLUMNS = ("nbytes", "operation", "c_s", "mpibench_s", "difference_s", "ratio", "ratio_lo", "ratio_hi")
@@ -113,24 +112,6 @@ def write_csv(directory: Path, rows: Sequence[Row]) -> None:
         raise DiskFault(f"{path}: {error.strerror}") from error
 
 
-def prepare_output(output: str) -> Path:
-    """Make the directory of parity.csv, before anything is measured.
-
-    Raises:
-        UsageError: if it holds one already, or cannot be made and written.
-    """
-    directory = Path(output)
-    if os.path.lexists(directory / FILE):
-        raise UsageError(f"--output {output}: it holds a {FILE} already; name another directory")
-    try:
-        directory.mkdir(parents=True, exist_ok=True)
-    except OSError as error:
-        raise UsageError(f"--output {output}: {error.strerror}; name a directory that can be written") from None
-    if not os.access(directory, os.W_OK | os.X_OK):
-        raise UsageError(f"--output {output}: not writable; name a directory that can be written")
-    return directory
-
-
 def read_result(path: Path, status: int, command: Sequence[str]) -> dict[str, Any]:
     """What the ranks measured.
 
@@ -157,13 +138,13 @@ def read_result(path: Path, status: int, command: Sequence[str]) -> dict[str, An
     return result
 
 
-def run(pairs: int, output: str, launcher: str) -> str:
-    """Measure, write parity.csv if asked, and return the table.
+def measure(pairs: int, launcher: str, output: str = "") -> tuple[dict[str, Any], list[Row]]:
+    """Measure; what the ranks told, and the rows.
 
     Args:
         pairs: pairs of blocks, at least 6.
-        output: directory of parity.csv; empty for none.
         launcher: command that starts the ranks; empty for mpirun -n 2.
+        output: directory to make before anything is measured; empty for none.
 
     Raises:
         MpibenchError: with the exit status that it ends the program with.
@@ -171,11 +152,21 @@ def run(pairs: int, output: str, launcher: str) -> str:
     command = launch_command(launcher)
     with tempfile.TemporaryDirectory(prefix="mpibench-parity-") as folder:
         library, raw = Path(folder) / "reference.so", Path(folder) / "result.json"
-        compile_reference(library)
-        directory = prepare_output(output) if output else None
+        compile_library("reference.c", library)
+        if output:
+            prepare_output(output, (FILE,))
         worker = [sys.executable, "-m", "mpibench.selftest.parity_worker", str(library), str(raw), str(pairs)]
         result = read_result(raw, run_ranks([*command, *worker], _TIMEOUT_S), command)
-    rows = [combine(**cell) for cell in result["cells"]]
-    if directory:
-        write_csv(directory, rows)
+    return result, [combine(**cell) for cell in result["cells"]]
+
+
+def run(pairs: int, output: str, launcher: str) -> str:
+    """Measure, write parity.csv below `output` if it is not empty, and return the table. Arguments as `measure`.
+
+    Raises:
+        MpibenchError: with the exit status that it ends the program with.
+    """
+    result, rows = measure(pairs, launcher, output)
+    if output:
+        write_csv(Path(output), rows)
     return table(result, rows)

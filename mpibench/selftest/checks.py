@@ -1,0 +1,185 @@
+"""The checks of the certificate, as data: a run on a network whose answer is known, and what it must read.
+
+A check is added here and nowhere else. Sizes and iterations are few: the whole takes about two minutes.
+"""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from math import inf
+
+from mpibench import errors
+from mpibench.analysis.verdict import BLOCKING_START, HIDDEN_VERDICT, NO_PROGRESS, PARTLY_HIDDEN
+from mpibench.selftest import readings
+from mpibench.selftest.readings import Figure
+from mpibench.selftest.wire import FAULTY_RANK, START, Wire
+
+
+@dataclass(frozen=True)
+class Aim:
+    """A figure and what it must be."""
+
+    name: str  # of the figure, as the certificate prints it
+    figure: Figure
+    least: float  # every reading lies between these two
+    most: float
+    holds: bool = False  # instead: every reading's interval reaches into them
+
+    @property
+    def text(self) -> str:
+        """What it must be, in words."""
+        if self.least == self.most:
+            return f"{'interval holds' if self.holds else '='} {self.least:g}"
+        if self.least == -self.most:
+            return f"0 +- {self.most:g}"
+        return f">= {self.least:g}" if self.most == inf else f"{self.least:g} to {self.most:g}"
+
+
+@dataclass(frozen=True)
+class Check:
+    """A run of mpibench.overlap and its aims."""
+
+    name: str
+    about: str  # what is known
+    wire: Wire
+    options: str  # of mpibench.overlap
+    aims: tuple[Aim, ...]
+    status: int = errors.DONE  # that the command must end with
+    busy: bool = False  # one core is kept busy meanwhile
+
+    @property
+    def flags(self) -> list[str]:
+        """The options as words."""
+        return self.options.split()
+
+
+_K64 = 64 << 10
+_DELAY = "--kernel delay --compute 5ms"
+_WITHIN = 0.05
+_NO_MORE = "--iterations 25 --budget 20s"
+
+
+def _all(name: str, figure: Figure) -> Aim:
+    return Aim(name, figure, 1, 1)
+
+
+def _none(name: str, figure: Figure) -> Aim:
+    return Aim(name, figure, 0, 0)
+
+
+def _shares() -> Iterator[Check]:
+    for share in (0.0, 0.5, 1.0):
+        yield Check(
+            f"share-{share:g}",
+            f"the transfer advances at {share:g} of its speed under compute",
+            Wire(progress=share),
+            "--kernel delay --compute 500us,1ms,2ms --sizes 128K --progress none --iterations 30 --budget 15s",
+            (Aim("efficiency - share", readings.efficiency_error("none"), -0.03, 0.03),),
+        )
+
+
+CHECKS: tuple[Check, ...] = (
+    Check(
+        "ideal-nic",
+        "a network card that moves on alone: all is hidden",
+        Wire(),
+        f"{_DELAY} --sizes 16K,64K,128K,256K,512K --progress none,poll {_NO_MORE}",
+        (
+            Aim("cover point / true - 1", readings.cover_error, -0.03, 0.03),
+            Aim("overlap from 64K on, poll", readings.overlap(_K64, "poll"), 0.95, inf),
+        ),
+    ),
+    Check(
+        "no-progress",
+        "all of it is left to Wait: nothing is hidden",
+        Wire(progress=0.0),
+        f"{_DELAY} --sizes 16K,64K,256K --progress none,poll --iterations 40 --budget 20s",
+        (
+            Aim("overlap from 16K on", readings.overlap(16 << 10), -_WITHIN, _WITHIN),
+            _all("rows that say no-progress", readings.share_of_verdicts(16 << 10, NO_PROGRESS)),
+            _all("hidden point never", readings.share_never_hidden),
+        ),
+    ),
+    Check(
+        "no-progress-gemm",
+        "the same under compute that keeps the host busy",
+        Wire(progress=0.0),
+        f"--kernel gemm --compute 5ms --sizes 64K,256K --progress none {_NO_MORE}",
+        (
+            Aim("overlap from 64K on", readings.overlap(_K64, "none"), -_WITHIN, _WITHIN),
+            _all("rows that say no-progress", readings.share_of_verdicts(_K64, NO_PROGRESS)),
+        ),
+    ),
+    Check(
+        "no-data",
+        "no data moved, nothing left to do in Wait: exactly 1",
+        Wire(moves=False),
+        f"{_DELAY} --sizes 64K,128K,256K --progress none,poll --no-check {_NO_MORE}",
+        (Aim("overlap from 64K on", readings.overlap(_K64), 0.98, 1.02),),
+    ),
+    Check(
+        "z",
+        "start and Wait after the compute: exactly 0 on any network",
+        Wire(),
+        "--kernel gemm --compute 5ms --sizes 4K,16K,64K,256K --progress none "
+        "--collective mpibench.selftest.deferred:Deferred --iterations 30 --budget 20s",
+        (
+            Aim("overlap at every size", readings.joint_overlap, 0, 0, holds=True),
+            Aim("overlap from 64K on", readings.overlap(_K64), -_WITHIN, _WITHIN),
+        ),
+    ),
+    Check(
+        "blocking-start",
+        "the call that starts it does it all",
+        Wire(progress=START),
+        f"{_DELAY} --sizes 64K,256K --progress none,poll --iterations 15 --budget 10s",
+        (_all("rows that say blocking-start", readings.share_of_verdicts(0, BLOCKING_START)),),
+    ),
+    *_shares(),
+    Check(
+        "late-rank",
+        f"rank {FAULTY_RANK} enters every collective 300 us late",
+        Wire(late_s=300e-6),
+        "--kernel delay --compute 1ms --sizes 4K,16K --progress none --iterations 12 --budget 8s",
+        (_all(f"rows that name rank {FAULTY_RANK}", readings.share_naming_rank(FAULTY_RANK)),),
+    ),
+    Check(
+        "flipped-bit",
+        f"one bit of every 20th result of rank {FAULTY_RANK} is flipped",
+        Wire(flip_every=20),
+        "--kernel delay --compute 1ms --sizes 4K --progress none --iterations 12 --budget 8s",
+        (Aim("exit status", readings.exit_status, errors.FINDING, errors.FINDING),),
+        status=errors.FINDING,
+    ),
+    Check(
+        "hang",
+        f"after 60 transfers none of rank {FAULTY_RANK} completes",
+        Wire(hang_after=60),
+        "--kernel delay --compute 1ms --sizes 4K --progress none --watchdog 2s --budget 8s",
+        (
+            Aim("exit status", readings.exit_status, errors.STUCK, errors.STUCK),
+            _all("message says stuck", readings.stuck_told),
+        ),
+        status=errors.STUCK,
+    ),
+    Check(
+        "ideal-nic-busy",
+        "the ideal network card, one core kept busy by another process",
+        Wire(),
+        f"{_DELAY} --sizes 64K,256K --progress none,poll --iterations 12 --budget 10s",
+        (_all("rows >= 0.9, or unresolved", readings.share_safe(_K64, 0.9)),),
+        busy=True,
+    ),
+    Check(
+        "no-progress-busy",
+        "no progress, one core kept busy by another process",
+        Wire(progress=0.0),
+        f"{_DELAY} --sizes 16K,64K,256K --progress none,poll --iterations 12 --budget 10s",
+        (
+            _none(
+                "rows that say (partly-)hidden",
+                readings.share_of_verdicts(0, HIDDEN_VERDICT, PARTLY_HIDDEN, busy=True),
+            ),
+        ),
+        busy=True,
+    ),
+)
