@@ -54,7 +54,7 @@ def judge(
         )
     width = figures["overlap_hi"] - figures["overlap_lo"]
     undecided = hidden_class not in (HIDDEN, "exposed")
-    if undecided and isnan(width):
+    if isnan(width) and hidden_class != HIDDEN:  # exposed, but by how much is not known: no word for it is
         return Verdict(UNRESOLVED_VERDICT, "too few independent iterations for an interval of overlap",
                        "more iterations or budget, or a quieter machine", "too noisy")  # fmt: skip
     if undecided and width > _UNCERTAIN:

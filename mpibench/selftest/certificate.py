@@ -33,6 +33,7 @@ COLUMNS = ("check", "figure", "where", "value", "lo", "hi", "aim", "result", "no
 FILES = ("certificate.csv", "certificate.json")
 OVERHEAD, MACHINE = "overhead", "machine"  # what is measured beside the checks
 _PAIRS = 10  # of blocks, for the overhead
+_NOTHING = "nothing to read: ranks waited for a core, or iterations depend on each other"
 _TIMEOUT_S = 90.0  # a check stops by itself long before
 _BUSY = "import os, time\nwhile os.getppid() == {} and time.monotonic() < {}: pass"
 
@@ -55,7 +56,7 @@ class Line:
 def judge(check: str, aim: Aim, readings: Sequence[Reading]) -> Line:
     """The worst of the readings against what they must be; skipped without any."""
     if not readings:
-        return Line(check, aim.name, aim=aim.text, result=SKIPPED, note="ranks waited for a core: nothing to read")
+        return Line(check, aim.name, aim=aim.text, result=SKIPPED, note=_NOTHING)
 
     def miss(reading: Reading) -> float:
         lo, hi = (reading.lo, reading.hi) if aim.holds else (reading.value, reading.value)

@@ -72,7 +72,7 @@ def _shares() -> Iterator[Check]:
             f"share-{share:g}",
             f"the transfer advances at {share:g} of its speed under compute",
             Wire(progress=share),
-            "--kernel delay --compute 500us,1ms,2ms --sizes 128K --progress none --iterations 30 --budget 15s",
+            "--kernel delay --compute 500us,1ms,2ms --sizes 128K --progress none --iterations 40 --budget 15s",
             (Aim("efficiency - share", readings.efficiency_error("none"), -0.03, 0.03),),
         )
 
@@ -92,7 +92,7 @@ CHECKS: tuple[Check, ...] = (
         "no-progress",
         "all of it is left to Wait: nothing is hidden",
         Wire(progress=0.0),
-        f"{_DELAY} --sizes 16K,64K,256K --progress none,poll --iterations 40 --budget 20s",
+        f"{_DELAY} --sizes 16K,64K,128K --progress none,poll --iterations 40 --budget 20s",
         (
             Aim("overlap from 16K on", readings.overlap(16 << 10), -_WITHIN, _WITHIN),
             _all("rows that say no-progress", readings.share_of_verdicts(16 << 10, NO_PROGRESS)),
@@ -103,7 +103,7 @@ CHECKS: tuple[Check, ...] = (
         "no-progress-gemm",
         "the same under compute that keeps the host busy",
         Wire(progress=0.0),
-        f"--kernel gemm --compute 5ms --sizes 64K,256K --progress none {_NO_MORE}",
+        f"--kernel gemm --compute 5ms --sizes 64K,128K --progress none {_NO_MORE}",
         (
             Aim("overlap from 64K on", readings.overlap(_K64, "none"), -_WITHIN, _WITHIN),
             _all("rows that say no-progress", readings.share_of_verdicts(_K64, NO_PROGRESS)),
@@ -111,10 +111,10 @@ CHECKS: tuple[Check, ...] = (
     ),
     Check(
         "no-data",
-        "no data moved, nothing left to do in Wait: exactly 1",
+        "no data moved, nothing is left to Wait: all but the start is hidden",
         Wire(moves=False),
-        f"{_DELAY} --sizes 64K,128K,256K --progress none,poll --no-check {_NO_MORE}",
-        (Aim("overlap from 64K on", readings.overlap(_K64), 0.98, 1.02),),
+        f"{_DELAY} --sizes 64K,128K,192K --progress none,poll --no-check {_NO_MORE}",
+        (Aim("overlap + start / N from 64K on", readings.overlap_and_start(_K64), 0.98, 1.02),),
     ),
     Check(
         "z",
@@ -131,7 +131,7 @@ CHECKS: tuple[Check, ...] = (
         "blocking-start",
         "the call that starts it does it all",
         Wire(progress=START),
-        f"{_DELAY} --sizes 64K,256K --progress none,poll --iterations 15 --budget 10s",
+        f"{_DELAY} --sizes 64K,128K --progress none,poll --iterations 20 --budget 10s",
         (_all("rows that say blocking-start", readings.share_of_verdicts(0, BLOCKING_START)),),
     ),
     *_shares(),
@@ -140,7 +140,7 @@ CHECKS: tuple[Check, ...] = (
         f"rank {FAULTY_RANK} enters every collective 300 us late",
         Wire(late_s=300e-6),
         "--kernel delay --compute 1ms --sizes 4K,16K --progress none --iterations 12 --budget 8s",
-        (_all(f"rows that name rank {FAULTY_RANK}", readings.share_naming_rank(FAULTY_RANK)),),
+        (_all(f"visits in which rank {FAULTY_RANK} waits least", readings.share_waiting_least(FAULTY_RANK)),),
     ),
     Check(
         "flipped-bit",

@@ -2,7 +2,8 @@
 
 A figure is a function from an `Outcome` to readings; checks.py says what each must be. A row in which a rank
 waited for a core tells of the machine and not of the instrument: mpibench calls it unresolved itself, so that it
-is left out, except where that word is what is asked for.
+is left out, except where that word is what is asked for. So is a row with too few independent iterations for an
+interval.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -18,7 +19,14 @@ from numpy.typing import NDArray
 from mpibench.analysis.statistics import Interval, series_interval
 from mpibench.analysis.verdict import UNRESOLVED_VERDICT, WAITED_NOTE
 from mpibench.protocols import COMPUTE, NONBLOCKING, OVERLAPPED
-from mpibench.records import CROSSOVER_COLUMNS, EXPOSURE_COLUMNS, OVERLAP_COLUMNS, read_samples, read_table
+from mpibench.records import (
+    CROSSOVER_COLUMNS,
+    EXPOSURE_COLUMNS,
+    OVERLAP_COLUMNS,
+    RANK_COLUMNS,
+    read_samples,
+    read_table,
+)
 from mpibench.selftest.wire import Wire
 from mpibench.units import format_bytes
 
@@ -50,12 +58,17 @@ class Outcome:
         return [row for row in read_table(self.directory / "overlap.csv", OVERLAP_COLUMNS) if row["allreduce_s"]]
 
     def told(self, least_nbytes: int, progress: Sequence[str] = ()) -> list[dict[str, str]]:
-        """Rows from a message size on, of these strategies or all, in which no rank waited for a core."""
+        """Rows with an interval, from a size on, of these strategies or all, in which no rank waited for a core."""
         return [
             row for row in self.rows
-            if int(row["nbytes"]) >= least_nbytes and WAITED_NOTE not in row["note"]
+            if int(row["nbytes"]) >= least_nbytes and row["overlap_lo"] and WAITED_NOTE not in row["note"]
             and (not progress or row["progress"] in progress)
         ]  # fmt: skip
+
+    def whole(self, row: Row) -> bool:
+        """Whether all rows that a row of crossover.csv is made of are told."""
+        told, all_ = ([r["progress"] for r in rows].count(row["progress"]) for rows in (self.told(0), self.rows))
+        return told == all_
 
 
 Figure = Callable[[Outcome], list[Reading]]
@@ -75,27 +88,48 @@ def exit_status(outcome: Outcome) -> list[Reading]:
 
 
 def cover_error(outcome: Outcome) -> list[Reading]:
-    """The cover point over the true one, less 1; NaN where none was found."""
+    """The cover point over the true one, less 1; NaN where none was found although every row is told."""
     true = outcome.wire.covered_nbytes(outcome.compute_s[0])
     return [
         Reading(row["progress"], *(_number(row[f"cover_{limit}"]) / true - 1 for limit in ("nbytes", "lo", "hi")))
         for row in read_table(outcome.directory / "crossover.csv", CROSSOVER_COLUMNS)
+        if row["cover_nbytes"] or outcome.whole(row)
     ]
 
 
 def overlap(least_nbytes: int, *progress: str) -> Figure:
-    """Overlap of every row from a size on; without independent iterations enough for an interval there is none."""
+    """Overlap of every row from a size on."""
 
     def figure(outcome: Outcome) -> list[Reading]:
-        rows = [row for row in outcome.told(least_nbytes, progress) if row["overlap_lo"]]
+        rows = outcome.told(least_nbytes, progress)
         return [Reading(_name(row), *(_number(row[f"overlap{limit}"]) for limit in ("", "_lo", "_hi"))) for row in rows]
+
+    return figure
+
+
+def overlap_and_start(least_nbytes: int, *progress: str) -> Figure:
+    """Overlap and the share of N that the start call takes, of every row from a size on.
+
+    What the host spends in the start is hidden by nothing: on a network that moves on alone the two make 1.
+    """
+
+    def figure(outcome: Outcome) -> list[Reading]:
+        shares = [
+            float(row["start_s"]) / min(float(row["nonblocking_s"]), float(row["compute_s"]))
+            for row in outcome.told(least_nbytes, progress)
+        ]
+        readings = overlap(least_nbytes, *progress)(outcome)
+        return [
+            Reading(r.where, r.value + share, r.lo + share, r.hi + share)
+            for r, share in zip(readings, shares, strict=True)
+        ]
 
     return figure
 
 
 def joint_overlap(outcome: Outcome) -> list[Reading]:
     """Overlap of every row from its samples, with intervals that hold 95 % over all rows together (Bonferroni)."""
-    rows = [row for row in outcome.told(0) if row["overlap_lo"]]
+    rows = outcome.told(0)
     samples, _ = read_samples(outcome.directory)
     return [Reading(_name(row), *_overlap(samples, row, 1 - 0.05 / len(rows))) for row in rows]
 
@@ -113,14 +147,14 @@ def _overlap(samples: Any, row: Row, confidence: float) -> Interval:
 
 
 def efficiency_error(*progress: str) -> Figure:
-    """The progress efficiency less the share that the wire was told."""
+    """The progress efficiency less the share that the wire was told; NaN where there was something to fit."""
 
     def figure(outcome: Outcome) -> list[Reading]:
         share = float(outcome.wire.progress)
         return [
             Reading(_name(row), *(_number(row[f"efficiency{limit}"]) - share for limit in ("", "_lo", "_hi")))
             for row in read_table(outcome.directory / "exposure.csv", EXPOSURE_COLUMNS)
-            if row["progress"] in progress
+            if row["progress"] in progress and "no interval to fit" not in row["note"]
         ]
 
     return figure
@@ -150,14 +184,24 @@ def share_safe(least_nbytes: int, least_overlap: float) -> Figure:
     return figure
 
 
-def share_naming_rank(rank: int) -> Figure:
-    """The share of rows that name this rank as the slowest."""
-    return lambda outcome: _share(outcome.told(0), lambda row: row["slowest_rank"] == str(rank))
+def share_waiting_least(rank: int) -> Figure:
+    """The share of visits in which this rank waits least after its start (N): the others wait for it."""
+
+    def figure(outcome: Outcome) -> list[Reading]:
+        waits: dict[tuple[str, str], dict[int, int]] = {}
+        for row in read_table(outcome.directory / "ranks.csv", RANK_COLUMNS):
+            if row["phase"] == NONBLOCKING:
+                waits.setdefault((row["cell"], row["visit"]), {})[int(row["rank"])] = int(row["wait_ns"])
+        return [Reading("", sum(min(w, key=w.__getitem__) == rank for w in waits.values()) / len(waits))]
+
+    return figure
 
 
 def share_never_hidden(outcome: Outcome) -> list[Reading]:
-    """The share of crossovers whose hidden point is "never"."""
-    rows = read_table(outcome.directory / "crossover.csv", CROSSOVER_COLUMNS)
+    """The share of crossovers whose hidden point is "never", of those in which no row was left out."""
+    rows = [
+        row for row in read_table(outcome.directory / "crossover.csv", CROSSOVER_COLUMNS) if outcome.whole(row)
+    ]  # fmt: skip
     return _share(rows, lambda row: row["hidden_status"] == "never")
 
 

@@ -145,7 +145,7 @@ def test_existing_file_is_refused_before_measuring(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     (tmp_path / "parity.csv").write_text("mine")
-    monkeypatch.setattr(parity, "compile_reference", lambda target: None)
+    monkeypatch.setattr(parity, "compile_library", lambda name, target: None)
     monkeypatch.setattr(parity, "run_ranks", lambda *_: pytest.fail("measured"))
     monkeypatch.setattr(sys, "argv", ["selftest", "--parity", "--output", str(tmp_path), "--launcher", sys.executable])
     assert command.main() == USAGE
@@ -157,7 +157,7 @@ def test_existing_file_is_refused_before_measuring(
 def test_output_that_is_a_file_is_refused(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
     with pytest.raises(UsageError, match="--output"):
-        parity.prepare_output(str(tmp_path / "file"))
+        job.prepare_output(str(tmp_path / "file"), ("parity.csv",))
 
 
 def test_missing_compiler_is_one_line_and_no_directory(
@@ -196,7 +196,7 @@ def test_compiler_that_fails_is_refused_with_its_message(tmp_path: Path, monkeyp
     mpicc.chmod(0o755)
     monkeypatch.setattr(sys, "executable", str(tmp_path / "python"))
     with pytest.raises(EnvironmentRefused, match=r"reference\.c \(status 1\): fatal error: mpi\.h"):
-        job.compile_reference(tmp_path / "out.so")
+        job.compile_library("reference.c", tmp_path / "out.so")
 
 
 @pytest.mark.parametrize("launcher", ["'", " "])
@@ -253,7 +253,6 @@ def test_ending_ends_the_whole_group_even_if_it_does_not_listen(monkeypatch: pyt
 @pytest.mark.parametrize(
     ("argv", "said"),
     [
-        ([], "usage: "),
         (["--parit"], "mpibench: --parit: unknown flag, did you mean --parity?"),
         (["--parity", "junk"], "mpibench: junk: not a flag"),
         (["--parity", "--output"], "mpibench: --output: "),

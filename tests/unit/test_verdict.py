@@ -180,3 +180,9 @@ def test_where_overlapping_costs_more_than_it_hides_the_advice_is_to_leave_it() 
     assert "keep the blocking call" in verdict(worse, {"speedup_hi": 0.98}).advice
     # Where N is shorter than B even an overlap below 0 may beat today's code.
     assert "keep the blocking call" not in verdict(worse, {"speedup_hi": 1.2}).advice
+
+
+def test_exposed_without_an_interval_is_unresolved() -> None:
+    vague = {"overlap_lo": NAN, "overlap_hi": NAN}
+    assert verdict(vague, size="exposed").word == "unresolved"
+    assert verdict(vague, size="hidden").word == "hidden"

@@ -1,0 +1,264 @@
+"""The certificate: the wire's own answers, what is read from tables written by hand, judging, files. No MPI."""
+
+import csv
+import json
+import sys
+from collections.abc import Iterable, Mapping
+from math import inf, isnan, nan
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from mpibench.errors import DONE, ENVIRONMENT, FINDING, STUCK, USAGE, UsageError
+from mpibench.records import CROSSOVER_COLUMNS, EXPOSURE_COLUMNS, OVERLAP_COLUMNS, RANK_COLUMNS, SAMPLE_COLUMNS
+from mpibench.selftest import __main__ as command
+from mpibench.selftest import certificate, noise, readings
+from mpibench.selftest.certificate import Line, judge
+from mpibench.selftest.checks import CHECKS, Aim
+from mpibench.selftest.readings import Outcome, Reading
+from mpibench.selftest.wire import START, Wire
+
+K = 1 << 10
+
+
+def write(path: Path, columns: Iterable[str], rows: Iterable[Mapping[str, Any]]) -> None:
+    with path.open("w", newline="") as file:
+        writer = csv.DictWriter(file, list(columns), restval="")
+        writer.writeheader()
+        writer.writerows(rows)
+
+
+def row(nbytes: int, progress: str, overlap: float, **values: Any) -> dict[str, Any]:
+    limits = {"overlap_lo": overlap - 0.01, "overlap_hi": overlap + 0.01}
+    return {"nbytes": nbytes, "progress": progress, "overlap": overlap, "allreduce_s": 1.0, **limits, **values}
+
+
+def outcome(path: Path, *rows: Mapping[str, Any], wire: Wire | None = None, status: int = 0, log: str = "") -> Outcome:
+    write(path / "overlap.csv", OVERLAP_COLUMNS, rows)
+    return Outcome(status, path, log, wire or Wire(), (5e-3,))
+
+
+def test_the_true_cover_point_takes_as_long_as_the_compute() -> None:
+    wire = Wire(latency_s=50e-6, bandwidth=50e6)
+    assert wire.covered_nbytes(5e-3) == pytest.approx(247_500)
+    assert wire.duration_s(wire.covered_nbytes(5e-3)) == pytest.approx(5e-3)
+
+
+def test_the_wire_is_told_as_the_interposer_documents_it() -> None:
+    source = Path(certificate.__file__).with_name("interposer.c").read_text()
+    told = dict(setting.split("=") for setting in Wire(progress=START, moves=False).environment())
+    for name in told:
+        assert f"     {name}  " in source
+    assert told["MPIBENCH_WIRE_PROGRESS"] == "start"
+    assert told["MPIBENCH_WIRE_MOVES"] == "0"
+
+
+def test_cover_error_is_relative_to_the_true_point(tmp_path: Path) -> None:
+    cover = {"cover_nbytes": 247_500 * 1.02, "cover_lo": 247_500, "cover_hi": 247_500 * 1.04}
+    write(tmp_path / "crossover.csv", CROSSOVER_COLUMNS, [{"progress": "poll", **cover}, {"progress": "none"}])
+    found, missing = readings.cover_error(outcome(tmp_path))
+    assert found.where == "poll"
+    assert found[1:] == pytest.approx((0.02, 0.0, 0.04))
+    assert isnan(missing.value)
+
+
+def test_rows_that_waited_for_a_core_are_not_read_where_the_instrument_is_meant(tmp_path: Path) -> None:
+    waited = {"note": "emulated accelerator; waited for a core", "verdict": "unresolved"}
+    run = outcome(
+        tmp_path,
+        row(16 * K, "poll", 0.3),
+        row(64 * K, "poll", 0.97, verdict="hidden"),
+        row(64 * K, "none", 0.80, verdict="partly-hidden"),
+        row(256 * K, "poll", 0.1, **waited),
+    )
+    assert readings.overlap(64 * K, "poll")(run) == [pytest.approx(("64K poll", 0.97, 0.96, 0.98))]
+    assert [reading.where for reading in readings.overlap(64 * K)(run)] == ["64K poll", "64K none"]
+    assert readings.share_of_verdicts(64 * K, "hidden")(run)[0].value == 0.5
+    assert readings.share_of_verdicts(64 * K, "hidden", busy=True)(run)[0].value == pytest.approx(1 / 3)
+    # unresolved is right where a core is busy; 0.80 is not
+    (safe,) = readings.share_safe(64 * K, 0.9)(run)
+    assert safe.value == pytest.approx(2 / 3)
+    assert safe.where == "not 64K none: partly-hidden"
+
+
+def test_an_overlap_without_an_interval_is_none(tmp_path: Path) -> None:
+    assert readings.overlap(0)(outcome(tmp_path, row(64 * K, "poll", 0.3, overlap_lo="", overlap_hi=""))) == []
+
+
+def test_efficiency_is_compared_with_the_share(tmp_path: Path) -> None:
+    values = {"nbytes": 128 * K, "progress": "none", "efficiency": 0.52, "efficiency_lo": 0.49, "efficiency_hi": 0.55}
+    write(tmp_path / "exposure.csv", EXPOSURE_COLUMNS, [values, values | {"progress": "poll"}])
+    (reading,) = readings.efficiency_error("none")(outcome(tmp_path, wire=Wire(progress=0.5)))
+    assert reading[1:] == pytest.approx((0.02, -0.01, 0.05))
+
+
+def test_hidden_never_is_a_share_of_the_crossovers_that_lost_no_row(tmp_path: Path) -> None:
+    status = {"none": "never", "poll": "found", "thread": "unresolved"}
+    write(
+        tmp_path / "crossover.csv",
+        CROSSOVER_COLUMNS,
+        [{"progress": name, "hidden_status": word} for name, word in status.items()],
+    )
+    rows = [row(4 * K, name, 0.5) for name in status]
+    waited = row(8 * K, "thread", 0.5, note="waited for a core")
+    assert readings.share_never_hidden(outcome(tmp_path, *rows, waited))[0].value == 0.5
+    assert readings.share_never_hidden(outcome(tmp_path, *rows))[0].value == pytest.approx(1 / 3)
+
+
+def test_the_late_rank_is_the_one_that_waits_least(tmp_path: Path) -> None:
+    waits = {(0, 0): (400, 100), (0, 1): (400, 90), (1, 0): (90, 100), (1, 1): (300, 10)}
+    ranks = [
+        {"cell": cell, "visit": visit, "rank": rank, "phase": phase, "wait_ns": wait if phase == "nonblocking" else ""}
+        for (cell, visit), pair in waits.items()
+        for rank, wait in enumerate(pair)
+        for phase in ("nonblocking", "allreduce")
+    ]
+    write(tmp_path / "ranks.csv", RANK_COLUMNS, ranks)
+    assert readings.share_waiting_least(1)(outcome(tmp_path))[0].value == 0.75
+
+
+def test_joint_intervals_are_wider_than_single_ones_and_from_the_samples(tmp_path: Path) -> None:
+    rng = np.random.default_rng(3)
+    samples = []
+    for iteration in range(40):
+        noise_ns = rng.integers(-500, 500, 3)
+        spans = {"nonblocking": 100_000, "compute": 200_000, "overlapped": 300_000}
+        for (phase, span), shift in zip(spans.items(), noise_ns, strict=True):
+            progress = "none" if phase == "overlapped" else ""
+            values = {"cell": 0, "visit": iteration // 10, "iteration": iteration % 10, "phase": phase}
+            samples.append({**values, "progress": progress, "span_ns": span + shift})
+    write(tmp_path / "samples.csv", SAMPLE_COLUMNS, samples)
+    one = row(64 * K, "none", 0.0, cell=0)
+    (single,) = readings.joint_overlap(outcome(tmp_path, one))
+    several = readings.joint_overlap(outcome(tmp_path, *[one] * 5))
+    assert single.lo < 0 < single.hi
+    assert abs(single.value) < 0.01
+    assert several[0].lo < single.lo < single.hi < several[0].hi
+
+
+def test_the_worst_reading_decides() -> None:
+    aim = Aim("overlap", lambda outcome: [], -0.05, 0.05)
+    good, bad = Reading("64K", 0.01, 0.0, 0.02), Reading("16K", -0.07, -0.2, 0.1)
+    assert judge("x", aim, [good, bad]) == Line("x", "overlap", "16K", -0.07, -0.2, 0.1, "0 +- 0.05", "failed")
+    assert judge("x", aim, [good]).result == "passed"
+    assert judge("x", aim, []).result == "skipped"
+    assert "waited for a core" in judge("x", aim, []).note
+    lost = judge("x", aim, [good, Reading("8K", nan)])
+    assert (lost.result, lost.where, lost.note) == ("failed", "8K", "there is none")
+
+
+def test_an_interval_that_must_hold_0() -> None:
+    aim = Aim("overlap", lambda outcome: [], 0, 0, holds=True)
+    assert judge("x", aim, [Reading("8", -0.5, -1.2, 0.01)]).result == "passed"
+    below = judge("x", aim, [Reading("8", -0.5, -1.2, 0.01), Reading("64", -0.01, -0.02, -0.001)])
+    assert (below.result, below.where, below.aim) == ("failed", "64", "interval holds 0")
+    assert judge("x", aim, [Reading("8", 0.0)]).result == "failed"
+
+
+@pytest.mark.parametrize(
+    ("least", "most", "text"), [(1, 1, "= 1"), (-0.03, 0.03, "0 +- 0.03"), (0.95, inf, ">= 0.95"), (0.9, 1, "0.9 to 1")]
+)
+def test_aims_in_words(least: float, most: float, text: str) -> None:
+    assert Aim("", lambda outcome: [], least, most).text == text
+
+
+def test_every_check_has_its_own_name_and_options_that_overlap_reads() -> None:
+    from mpibench import overlap
+    from mpibench.options import build_parser, read_flags, resolve
+
+    assert len({check.name for check in CHECKS}) == len(CHECKS)
+    for check in CHECKS:
+        resolve(overlap.Config, read_flags(build_parser(overlap.Config, overlap.MODULE, ""), check.flags))
+
+
+def test_a_run_that_ends_otherwise_fails_all_its_aims(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    check = next(check for check in CHECKS if check.name == "hang")
+    ended = Outcome(DONE, tmp_path, "mpibench: something\nnoise", check.wire, (1e-3,))
+    monkeypatch.setattr(certificate, "run_check", lambda *_: ended)
+    lines = certificate.perform(check, [], tmp_path, tmp_path)
+    assert [line.result for line in lines] == ["failed"] * len(check.aims)
+    assert lines[0].note == f"exit status 0, not {STUCK}: mpibench: something"
+
+
+def test_files_hold_every_line(tmp_path: Path) -> None:
+    lines = [Line("a", "overlap", "64K", 0.5, 0.4, 0.6, "0 +- 0.1", "failed", "why"), Line("b", "x", result="skipped")]
+    first, second = csv.DictReader(certificate.as_csv(lines).splitlines())
+    assert list(first) == ["check", "figure", "where", "value", "lo", "hi", "aim", "result", "note"]
+    assert (first["value"], first["note"], second["value"], second["result"]) == ("0.5", "why", "", "skipped")
+    told = json.loads(certificate.as_json(lines, "then", ["mpirun"]))
+    assert told["passed"] is False
+    assert told["lines"][0]["hi"] == 0.6
+    assert told["lines"][1]["value"] is None
+    shown = certificate.table(lines).split("\n")
+    assert "0.5 [0.4, 0.6]" in shown[1]
+    assert "failed (why)" in shown[1]
+    certificate.write({"csv": tmp_path / "c.csv"}, {"csv": "text", "json": "not asked for"})
+    assert (tmp_path / "c.csv").read_text() == "text"
+
+
+def test_interruptions_are_gaps_far_above_the_usual() -> None:
+    gaps = np.array([100] * 990 + [0] * 5 + [90] + [10_100] * 4)
+    found = noise.evaluate(gaps)
+    assert found.resolution_s == pytest.approx(90e-9)
+    assert found.read_s == pytest.approx(100e-9)
+    assert found.longest_s == pytest.approx(10_100e-9)
+    assert found.lost_share == pytest.approx(4 * 10_000 / gaps.sum())
+
+
+def test_unknown_check_names_the_near_one() -> None:
+    with pytest.raises(UsageError, match="--checks ideal: unknown check: did you mean ideal-nic"):
+        certificate.choose(["ideal"])
+    assert certificate.choose(["machine", "hang"]) == ["hang", "machine"]
+
+
+@pytest.mark.parametrize(
+    ("argv", "said"),
+    [
+        (["--parity", "--csv", "x.csv"], "mpibench: --csv: of the certificate"),
+        (["--checks", "nonsense"], "mpibench: --checks nonsense: unknown check"),
+        (["--checks", "hang,,z"], "mpibench: --checks: "),
+        (["--csv", "/nowhere/x.csv"], "mpibench: --csv /nowhere/x.csv: not a file in a directory"),
+        (["--json", "/"], "mpibench: --json /: not a file in a directory"),
+    ],
+)
+def test_junk_is_one_line(
+    argv: list[str], said: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(sys, "argv", ["selftest", *argv])
+    assert command.main() == USAGE
+    captured = capsys.readouterr()
+    assert captured.out == ""
+    assert captured.err.startswith(said)
+    assert captured.err.count("\n") == 1
+
+
+def test_without_a_compiler_nothing_is_run(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    python = tmp_path / "bin" / "python"
+    python.parent.mkdir()
+    python.symlink_to(sys.executable)
+    monkeypatch.setattr(sys, "executable", str(python))
+    monkeypatch.setenv("PATH", str(python.parent))
+    monkeypatch.setattr(sys, "argv", ["selftest", "--launcher", str(python)])
+    monkeypatch.setattr(certificate, "run_ranks", lambda *_: pytest.fail("run"))
+    assert command.main() == ENVIRONMENT
+    said = capsys.readouterr()
+    assert said.err.startswith("mpibench: no mpicc beside ")
+    assert said.err.count("\n") == 1
+
+
+def test_a_failed_check_is_a_finding(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    monkeypatch.setattr(sys, "argv", ["selftest"])
+    for failed, status in ((True, FINDING), (False, DONE)):
+        monkeypatch.setattr(certificate, "run", lambda *_, failed=failed: ("text", failed))
+        assert command.main() == status
+        assert capsys.readouterr().out == "text\n"
+
+
+def test_the_start_is_added_as_a_share_of_the_shorter(tmp_path: Path) -> None:
+    times = {"start_s": 20e-6, "nonblocking_s": 1e-3, "compute_s": 5e-3}
+    (reading,) = readings.overlap_and_start(0)(outcome(tmp_path, row(64 * K, "none", 0.98, **times)))
+    assert reading[1:] == pytest.approx((1.0, 0.99, 1.01))
