@@ -70,7 +70,9 @@ class Config(Common):
     progress: tuple[str, ...] = option(
         "none,poll", some_of(PROGRESS), "progress strategies, compared side by side", "LIST"
     )
-    poll_interval: float = option("50us", units.parse_duration, "target time between tests", "TIME")
+    poll_interval: float | None = option(
+        "50us", units.parse_poll_interval, "target time between tests; tune searches for the best", "TIME"
+    )
     device: str = option("auto", one_of("auto", "cpu", "cuda"), "where the kernel runs: auto, cpu or cuda", "NAME")
     buffers: str = option(
         "auto", one_of("auto", "host", "staged", "device"), "what MPI is handed: auto, host, staged or device", "KIND"
@@ -105,6 +107,8 @@ class Config(Common):
             raise UsageError(
                 f"--thread-level {self.thread_level}: --progress thread calls MPI from a second thread; use multiple"
             )
+        if self.poll_interval is None and "poll" not in self.progress:
+            raise UsageError("--poll-interval tune: there is no poll among --progress; add it, or name a time")
         if not getattr(KERNELS.load(self.kernel), "takes_order", True):
             for compute in self.compute:
                 if compute.order is not None:
@@ -231,12 +235,14 @@ def finish(launch: Launch, store: "Store", results: "Results", case: str, config
     """Show the results; the exit status."""
     from mpibench.engine.plan import outcome
     from mpibench.engine.stopping import EXHAUSTED, GO_ON
+    from mpibench.engine.tuning import read_tuning
     from mpibench.present.explain import picture
     from mpibench.present.table import closing_lines, print_results
 
     # Under Open MPI every rank has a pty, whatever mpirun's output goes to.
     terminal = sys.stdout.isatty() and not launch.open_mpi
-    print_results(results, store.facts, config.color == "always" or (config.color == "auto" and terminal))
+    color = config.color == "always" or (config.color == "auto" and terminal)
+    print_results(results, store.facts, read_tuning(store.run), color)
     if case:
         record = next(record for record in results.records if record.case == case)
         say(launch, f"\n{picture(record, store.facts)}")

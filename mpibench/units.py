@@ -86,6 +86,20 @@ def parse_duration(text: str) -> float:
     return seconds
 
 
+def parse_poll_interval(text: str) -> float | None:
+    """A duration in seconds; None for "tune": to be found.
+
+    Raises:
+        ValueError: if it is neither.
+    """
+    if text.strip() == "tune":
+        return None
+    try:
+        return parse_duration(text)
+    except ValueError as error:
+        raise ValueError(f"{error}; or tune") from None
+
+
 def format_duration(seconds: float) -> str:
     """A duration for people, to three digits: 0.00123 is "1.23 ms"."""
     if seconds != seconds:

@@ -20,6 +20,10 @@ _LITTLE = 0.5  # overlap surely below this: hardly anything is hidden
 _SLOWED = 1.05  # compute slowdown that counts
 SLOW_BLOCKING = 0.8  # of B: where N is surely less, another algorithm would serve the blocking call better
 _UNCERTAIN = 0.5  # an overlap interval wider than this says nothing
+_ADVICE = {
+    "none": "progress the collective while computing (--progress poll), or ",
+    "poll": "another --poll-interval (tune finds the best), or ",
+}  # where something is hidden, but not all
 WAITED_NOTE = "waited for a core"
 
 
@@ -108,7 +112,7 @@ def _decided(figures: Mapping[str, float], hidden_class: str, progress: str, oth
         PARTLY_HIDDEN,
         f"{figures['exposed_share']:.0%} of the collective's time is still exposed",
         "slower than one after the other: keep the blocking call here" if figures["speedup_hi"] < 1
-        else "a shorter --poll-interval, or more compute per message",
+        else f"{_ADVICE.get(progress, '')}more compute per message",
     )  # fmt: skip
 
 
@@ -121,7 +125,7 @@ def _advice_for_progress(figures: Mapping[str, float], progress: str, others: Se
             "; compare the poll rows" if "poll" in others else ": --progress poll"
         )
     if figures["tests"] >= 1:
-        return "progress the collective while computing more often: a shorter --poll-interval"
+        return "progress the collective while computing more often: a shorter --poll-interval; tune finds one"
     return (
         "progress the collective while computing: no test was made, for the compute does not last or cannot be split; "
         "a kernel of shorter steps"

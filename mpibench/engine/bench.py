@@ -5,7 +5,7 @@ prepared collective per cell. Knows the plan's decisions only as visits to perfo
 """
 
 import os
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from time import perf_counter_ns
 from typing import Any
@@ -14,10 +14,11 @@ import numpy as np
 
 from mpibench.engine import measure
 from mpibench.engine.buffers import Buffers
+from mpibench.engine.calibrate import Calibration
 from mpibench.engine.device import Compute
 from mpibench.engine.fold import Measured, Where, fold
 from mpibench.engine.order import orders
-from mpibench.engine.phases import PhaseName, build_hot_phases, build_phases
+from mpibench.engine.phases import build_hot_phases, build_phases, phase_names
 from mpibench.engine.plan import Visit
 from mpibench.engine.session import Session
 from mpibench.engine.synchronisation import Synchronisation
@@ -37,7 +38,11 @@ class Load:
     kernel: Kernel
     compute: Compute  # the timed steps
     preamble: Compute  # untimed, before every phase
-    quantum: int  # steps between two tests
+    calibration: Calibration
+
+    def quantum(self, poll_interval_s: float) -> int:
+        """Steps between two tests."""
+        return max(1, round(poll_interval_s / self.calibration.step_s))
 
 
 class Bench:
@@ -49,7 +54,7 @@ class Bench:
         loads: by the cells' `compute` label.
         collective: makes one for a cell.
         strategies: instances of the plugins, by name.
-        names: the phases of a cell.
+        poll_interval_s: target time between tests.
         seed: of the orders.
         checked: whether results are checked.
         keep_ranks: whether every rank's times are kept.
@@ -59,11 +64,12 @@ class Bench:
 
     def __init__(
         self, session: Session, buffers: Buffers, loads: Mapping[str, Load], collective: Callable[[], Collective],
-        strategies: Mapping[str, Progress], names: Sequence[PhaseName], *, seed: int, checked: bool, keep_ranks: bool,
+        strategies: Mapping[str, Progress], poll_interval_s: float, *, seed: int, checked: bool, keep_ranks: bool,
         clocks: Synchronisation | None = None, clock: Callable[[], int] = perf_counter_ns,
     ) -> None:  # fmt: skip
         self._session, self._buffers, self._loads = session, buffers, loads
-        self._collective, self._strategies, self._names = collective, strategies, list(names)
+        self._collective, self._strategies, self._names = collective, strategies, phase_names(tuple(strategies))
+        self._poll_interval_s = poll_interval_s
         self._seed, self._checked, self._keep_ranks = seed, checked, keep_ranks
         self._prepared: dict[int, tuple[Collective, list[Phase]]] = {}
         self.clocks, self._clock = clocks or Synchronisation(session), clock
@@ -91,7 +97,7 @@ class Bench:
         if hot:
             hot_stamps = self._hot_loops(cell)
         phases = self._prepared[cell.index][1]
-        marks = Marks(load.quantum, self._clock)
+        marks = Marks(load.quantum(self._poll_interval_s), self._clock)
         order = orders(len(phases), visit.iterations, f"{self._seed}-{cell.index}-{visit.number}")
         began = perf_counter_ns()
         out = np.zeros((visit.iterations, len(phases), measure.FIELDS), dtype=np.int64)
@@ -141,7 +147,7 @@ class Bench:
         phases = build_phases(collective, self._buffers, load.compute, self._strategies, self._checked)
         self._prepared[cell.index] = (collective, phases)
         self._buffers.fill(self._round)
-        marks = Marks(load.quantum)
+        marks = Marks(load.quantum(self._poll_interval_s))
         for _ in range(_WARM_UP_CALLS):
             for phase in phases[:2]:
                 self._session.guard.beat(-1, -1)

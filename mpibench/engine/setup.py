@@ -91,11 +91,10 @@ def make_loads(
     kernel: type[Kernel],
     computes: Sequence[Compute],
     dtype: str,
-    poll_interval_s: float,
     known: Mapping[str, Calibration],
-) -> tuple[dict[str, Load], dict[str, Calibration]]:
+) -> dict[str, Load]:
     """Every compute, calibrated and ready to run, by label. Those in `known` are not calibrated again."""
-    loads, calibrations = {}, {}
+    loads = {}
     shared: dict[int | None, Any] = {}  # one kernel for all durations, one for each order
     for compute in computes:
         if compute.order not in shared:
@@ -103,12 +102,11 @@ def make_loads(
         instance = shared[compute.order]
         session.guard.enter(f"calibrating {compute.label}")
         calibration = known.get(compute.label) or calibrate(session, device, instance, compute)
-        calibrations[compute.label] = calibration
         before = max(1, min(calibration.steps, int(_PREAMBLE_S / calibration.step_s)))
         loads[compute.label] = Load(
             instance,
             device.compute(instance, calibration.steps),
             device.compute(instance, before),
-            max(1, round(poll_interval_s / calibration.step_s)),
+            calibration,
         )
-    return loads, calibrations
+    return loads

@@ -8,13 +8,13 @@ import dataclasses
 import os
 import socket
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
 
 from mpibench.collectives import COLLECTIVES
 from mpibench.engine import environment, launcher, memory, setup
-from mpibench.engine.bench import Bench
+from mpibench.engine.bench import Bench, Load
 from mpibench.engine.calibrate import Calibration
 from mpibench.engine.device import Device
 from mpibench.engine.history import History
@@ -23,10 +23,11 @@ from mpibench.engine.results import Facts, Results
 from mpibench.engine.runner import Reporter, Store, load, now, rebuild, run_plan
 from mpibench.engine.session import Session
 from mpibench.engine.trace import Trace
-from mpibench.errors import EnvironmentRefused, UsageError
+from mpibench.engine.tuning import UNTUNED_S, MakesBench, Tuning, longest_s, read_tuning, tune
+from mpibench.errors import EnvironmentRefused, Unsupported, UsageError
 from mpibench.kernels import KERNELS
 from mpibench.progress import PROGRESS
-from mpibench.protocols import Caution, Cell, Kernel
+from mpibench.protocols import Caution, Cell, Kernel, Progress
 from mpibench.records import RunDirectory
 
 
@@ -35,6 +36,13 @@ class _Opened(NamedTuple):
 
     directory: RunDirectory
     earlier: Store | None  # what was read back of the run to resume
+
+
+class _Known(NamedTuple):
+    """What an earlier launch found, and this one need not look for."""
+
+    calibrations: dict[str, Calibration]  # by compute label
+    tuning: Tuning | None
 
 
 class Sweep:
@@ -82,27 +90,41 @@ class Sweep:
         kind = session.everywhere(lambda: setup.choose_buffers(config.buffers, device))
         path, known, earlier = session.on_root(self._open)
         self._set_guard(path, earlier)
-        loads, calibrations = setup.make_loads(
-            session, device, self._kernel, config.compute, config.kernel_dtype, config.poll_interval, known
-        )
-        plan, facts = self._plan(calibrations), self._facts(device, kind)
-        gpus = session.control.allgather(device.identity)
-        cautions = environment.cautions(session, self._kernel, config.poll_interval, calibrations, gpus)
-        session.on_root(lambda: self._begin(plan, facts, calibrations, cautions, gpus, command))
-        collective_class = COLLECTIVES.load(config.collective)
+        loads = setup.make_loads(session, device, self._kernel, config.compute, config.kernel_dtype, known.calibrations)
+        calibrations = {label: load.calibration for label, load in loads.items()}
         buffers, collective = setup.make_buffers(
-            kind, device, session, collective_class, count=self._largest(), dtype=config.dtype, in_place=config.in_place
-        )
+            kind, device, session, COLLECTIVES.load(config.collective),
+            count=self._largest(), dtype=config.dtype, in_place=config.in_place,
+        )  # fmt: skip
+
+        def make_bench(strategies: Mapping[str, Progress], poll_interval_s: float = UNTUNED_S) -> Bench:
+            return Bench(
+                session, buffers, loads, collective, strategies, poll_interval_s,
+                seed=config.seed, checked=not config.no_check, keep_ranks=config.samples == "all",
+            )  # fmt: skip
+
+        plan = self._plan(calibrations)
+        tuning = known.tuning or self._tune(plan, make_bench, loads)
+        interval_s = tuning.interval_s if tuning else config.poll_interval or UNTUNED_S
+        facts = self._facts(device, kind, interval_s)
+        gpus = session.control.allgather(device.identity)
+        cautions = environment.cautions(session, self._kernel, interval_s, calibrations, gpus)
+        session.on_root(lambda: self._begin(plan, facts, calibrations, tuning, cautions, gpus, command))
+        bench = make_bench({name: PROGRESS.load(name)() for name in config.progress}, interval_s)
         if self.store is not None:
             self.store.run["buffer_alignment_nbytes"] = buffers.alignment_nbytes
-        strategies = {name: PROGRESS.load(name)() for name in config.progress}
-        bench = Bench(
-            session, buffers, loads, collective, strategies, plan.names,
-            seed=config.seed, checked=not config.no_check, keep_ranks=config.samples == "all",
-        )  # fmt: skip
-        if self.store is not None:
             self.store.clocks = bench.clocks.record
         return run_plan(session, bench, self.store, self._reporter, elapsed_s)
+
+    def _tune(self, plan: Plan, make_bench: MakesBench, loads: Mapping[str, Load]) -> Tuning | None:
+        """The best poll interval, if it is to be searched for and there is a cell to do it with."""
+        cells = [cell for cell in plan.cells if not cell.skip]
+        if self._config.poll_interval is not None or not cells:
+            return None
+        try:
+            return tune(self._session, make_bench, cells, loads, longest_s(self._config.budget))
+        except Unsupported:  # every row is going to say so
+            return None
 
     def _largest(self) -> int:
         """Elements of the largest message that is measured."""
@@ -116,15 +138,15 @@ class Sweep:
         free = session.control.allgather((session.hosts[session.rank].name, memory.available_nbytes()))
         session.on_root(lambda: memory.refuse_too_large(free, need, largest))
 
-    def _open(self) -> tuple[Path, dict[str, Calibration], int]:
-        """Rank 0: make or read back the run's directory; what was calibrated, and the number of earlier launches."""
+    def _open(self) -> tuple[Path, _Known, int]:
+        """Rank 0: make or read back the run's directory; what was found before, and the number of earlier launches."""
         config, session = self._config, self._session
         if not config.resume:
             known = setup.steps_from(Path(config.steps_from), config) if config.steps_from else {}
             moment = time.strftime("%Y%m%dT%H%M%SZ", time.gmtime())
             path = Path(config.output or f"results/overlap-{moment}-{socket.gethostname()}-n{session.ranks}")
             self._opened = _Opened(RunDirectory.create(path), None)
-            return path, known, 0
+            return path, _Known(known, None), 0
         path = Path(config.resume)
         store, dropped = load(path)
         if store.facts.ranks != session.ranks:
@@ -139,7 +161,7 @@ class Sweep:
         store.directory.forget_ending()
         self._opened = _Opened(store.directory, store)
         known = {label: Calibration(**values) for label, values in store.run["calibration"].items()}
-        return path, known, len(store.run["launches"])
+        return path, _Known(known, read_tuning(store.run)), len(store.run["launches"])
 
     def _set_guard(self, path: Path, earlier: int) -> None:
         """From here on whatever ends the job leaves tables that are up to date."""
@@ -159,11 +181,11 @@ class Sweep:
         cells = self._make_cells(steps, self._standard)
         return Plan(cells, config.progress, config.precision, config.iterations, config.budget)
 
-    def _facts(self, device: Device, kind: str) -> Facts:
+    def _facts(self, device: Device, kind: str, poll_interval_s: float) -> Facts:
         session = self._session
         return Facts(
             session.ranks, session.nodes, session.thread_level, session.oversubscribed,
-            launcher.blas_threads(os.environ), device.name, kind, self._config.poll_interval, session.common_clock,
+            launcher.blas_threads(os.environ), device.name, kind, poll_interval_s, session.common_clock,
             self._kernel.device_driven or device.name == "cuda", self._kernel.emulated, not self._config.no_check,
             launcher.async_progress(os.environ),
         )  # fmt: skip
@@ -173,6 +195,7 @@ class Sweep:
         plan: Plan,
         facts: Facts,
         calibrations: dict[str, Calibration],
+        tuning: Tuning | None,
         cautions: list[Caution],
         gpus: list[str],
         command: str,
@@ -189,6 +212,7 @@ class Sweep:
             "settings": self._settings,
             "launches": [*(earlier.run["launches"] if earlier else ()), launch],
             "calibration": {label: dataclasses.asdict(calibration) for label, calibration in calibrations.items()},
+            "tuning": dataclasses.asdict(tuning) if tuning else None,
             "thread_level_asked": self._config.thread_level,
             "gpus": gpus,
             "warnings": [dataclasses.asdict(caution) for caution in cautions],

@@ -9,7 +9,9 @@ from typing import TYPE_CHECKING
 
 from mpibench.analysis.verdict import slow_blocking
 from mpibench.engine.results import Crossover, Facts, Results
+from mpibench.engine.tuning import Tuning
 from mpibench.present.exposures import print_exposures, rates, size_text
+from mpibench.present.tuning import print_tuning, tuned
 from mpibench.protocols import Record
 from mpibench.units import approximate_bytes, format_bytes, format_duration
 
@@ -34,8 +36,8 @@ _UNSTABLE = (
 )
 
 
-def print_results(results: Results, facts: Facts, color: bool) -> None:
-    """Print the table, its legend and, for every compute and strategy, what it means."""
+def print_results(results: Results, facts: Facts, tuning: Tuning | None, color: bool) -> None:
+    """Print the table, its legend, the curve of the poll interval, and what it all means."""
     from rich.console import Console
     from rich.table import Table
 
@@ -65,7 +67,10 @@ def print_results(results: Results, facts: Facts, color: bool) -> None:
     if any(record.status == "unstable" for record in results.records):
         console.print(textwrap.fill(_UNSTABLE, _TEXT_WIDTH))
     print_exposures(console, results)
-    for sentence in (*sentences(results), *rates(results), *_slow_blocking(results)):
+    if tuning:
+        print_tuning(console, tuning)
+    told = tuned(tuning) if tuning else ()
+    for sentence in (*sentences(results), *told, *rates(results), *_slow_blocking(results)):
         console.print(textwrap.fill(f"* {sentence}", _TEXT_WIDTH, subsequent_indent="  "))
 
 

@@ -9,7 +9,6 @@ import json
 import os
 import shutil
 import sys
-from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 
@@ -42,13 +41,12 @@ def interposer(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture(autouse=True)
-def _environment(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+def _environment(monkeypatch: pytest.MonkeyPatch) -> None:
     """Jobs of the certificate inherit this process's environment: without traces of a launcher, as root."""
     for name in set(os.environ) - set(environment()):
         monkeypatch.delenv(name)
     for name, value in environment().items():
         monkeypatch.setenv(name, value)
-    yield
 
 
 def run(check: Check, interposer: Path, folder: Path) -> Outcome:

@@ -8,8 +8,8 @@ import numpy as np
 from mpibench.collectives.iallreduce import Iallreduce
 from mpibench.engine.bench import Bench, Load
 from mpibench.engine.buffers import Buffers
+from mpibench.engine.calibrate import Calibration
 from mpibench.engine.device import HostDevice
-from mpibench.engine.phases import phase_names
 from mpibench.engine.session import Session
 from mpibench.kernels.gemm import Gemm
 from mpibench.progress.none import NoProgress
@@ -81,7 +81,7 @@ def make_bench(
     """A bench with four short steps of a real kernel as its compute."""
     device = HostDevice()
     kernel = kernel or Gemm(np, "float32", 16)
-    load = Load(kernel, device.compute(kernel, 4), device.compute(kernel, 1), 2)
+    load = Load(kernel, device.compute(kernel, 4), device.compute(kernel, 1), Calibration(4, 1e-6, 4e-6))
     strategies = {"none": NoProgress(), "poll": Poll()}
     chosen = {"seed": 0, "checked": True, "keep_ranks": False, **options}
-    return Bench(session, buffers, {"some": load}, collective, strategies, phase_names(STRATEGIES), **chosen)
+    return Bench(session, buffers, {"some": load}, collective, strategies, 2e-6, **chosen)
