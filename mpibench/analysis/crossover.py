@@ -52,11 +52,12 @@ class Hidden:
     note: str = ""  # holes, and why smaller messages are exposed
 
 
-def cover_point(points: Sequence[CoverInput]) -> Cover:
+def cover_point(points: Sequence[CoverInput], sizes: Sequence[int] = ()) -> Cover:
     """The first size, going up, at which N = C; interpolated linearly in nbytes between neighbours.
 
     Args:
         points: ascending in nbytes.
+        sizes: of all that was measured, ascending, those too that no point tells of; empty if there are none.
     """
     if not points:
         return Cover(UNRESOLVED)
@@ -65,9 +66,13 @@ def cover_point(points: Sequence[CoverInput]) -> Cover:
     lowest, highest = points[0], points[-1]
     if crossing is None:
         if middle[-1] > 0:
-            return Cover(NEVER if lowest.excess.lo > 0 else UNRESOLVED)
-        note = _not_covered(points)
-        return Cover(BEYOND, highest.nbytes, note=note) if highest.excess.hi <= 0 else Cover(UNRESOLVED)
+            untold = sizes and sizes[0] < lowest.nbytes
+            return Cover(NEVER if lowest.excess.lo > 0 and not untold else UNRESOLVED)
+        if highest.excess.hi > 0:
+            return Cover(UNRESOLVED)
+        if sizes and sizes[-1] > highest.nbytes:
+            return Cover(UNRESOLVED, note=f"covered at {highest.nbytes} B; larger messages waited for a core")
+        return Cover(BEYOND, highest.nbytes, note=_not_covered(points))
     index, nbytes = crossing
     below, above = points[index], points[index + 1]
     later = [p.nbytes for p in points[index + 2 :] if p.excess.hi <= 0]

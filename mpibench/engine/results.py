@@ -187,7 +187,7 @@ def _crossover(
     sized = [(cell.nbytes, class_) for cell, record, class_ in zip(cells, family, classes, strict=True)
              if "overlap" in record.figures]  # fmt: skip
     sizes = [size for size, _ in sized]
-    cover, hidden = cover_point(points), hidden_point(sizes, [class_ for _, class_ in sized])
+    cover, hidden = cover_point(points, sizes), hidden_point(sizes, [class_ for _, class_ in sized])
     nexts = (next_for_cover(points, cover, plan.precision), next_for_hidden(sizes, hidden, plan.precision))
     cover = replace(cover, note="; ".join(filter(None, [cover.note, nexts[0].note])))
     wanted = tuple(step.nbytes for step in nexts if step.nbytes is not None)

@@ -90,6 +90,17 @@ def test_what_is_covered_again_above_is_noted() -> None:
     assert "covered again at 3000 B" in cover.note
 
 
+def test_what_is_not_told_at_the_ends_is_unresolved() -> None:
+    covered, exposed = line(1.0, half=1e-6), line(-1.0, half=1e-6)
+    larger, smaller = (*SIZES, 2 * SIZES[-1]), (SIZES[0] // 2, *SIZES)
+    assert cover_point(covered, SIZES).status == "beyond"
+    assert cover_point(covered, larger).status == "unresolved"
+    assert f"covered at {SIZES[-1]} B" in cover_point(covered, larger).note
+    assert cover_point(covered, smaller).status == "beyond"
+    assert cover_point(exposed, SIZES).status == "never"
+    assert cover_point(exposed, smaller).status == "unresolved"
+
+
 def test_the_largest_size_covered_is_beyond_though_the_smallest_is_not() -> None:
     cover = cover_point(curve({1000: 0.2, 2000: -0.2, 4000: -0.3}, half=0.05))
     assert (cover.status, cover.nbytes) == ("beyond", 4000)
