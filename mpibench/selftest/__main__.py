@@ -12,7 +12,7 @@ from mpibench import units
 from mpibench.errors import DONE, FINDING, SIGNALLED, MpibenchError, UsageError
 from mpibench.options import near_flag
 
-_FLAGS = ("--parity", "--checks", "--output", "--csv", "--json", "--launcher", "--help")
+_FLAGS = ("--parity", "--checks", "--runs", "--output", "--csv", "--json", "--launcher", "--help")
 _LEAST_PAIRS = 6  # fewer have no interval
 
 
@@ -27,6 +27,12 @@ def _parse_pairs(text: str) -> int:
     return units.parse_count(text)
 
 
+def _parse_runs(text: str) -> int:
+    if not text.isdecimal() or int(text) < 1:
+        raise argparse.ArgumentTypeError(f"{text!r}: a whole number of at least 1, such as 20")
+    return units.parse_count(text)
+
+
 def _parser() -> argparse.ArgumentParser:
     parser = _Parser(
         prog="python -m mpibench.selftest",
@@ -37,6 +43,7 @@ def _parser() -> argparse.ArgumentParser:
         "--parity", action="store_true", help="only mpibench's hot loops against the same MPI calls from C, in full"
     )
     parser.add_argument("--checks", metavar="LIST", type=units.split_list, default=[], help="only these checks")
+    parser.add_argument("--runs", metavar="N", type=_parse_runs, help="of every check; shows how many pass")
     parser.add_argument(
         "--output", metavar="DIR", default="", help="write DIR/certificate.csv and .json (--parity: parity.csv), and "
         "keep the runs in DIR/runs"
@@ -62,7 +69,7 @@ def run(argv: Sequence[str]) -> int:
         raise UsageError(f"{extra[0]}: {wrong}")
     if not options.parity:
         return _certify(options)
-    for name in ("checks", "csv", "json"):
+    for name in ("checks", "runs", "csv", "json"):
         if getattr(options, name):
             raise UsageError(f"--{name}: of the certificate; leave it or --parity out (--output DIR has parity.csv)")
     from mpibench.selftest import parity  # late: it imports numpy
@@ -85,7 +92,7 @@ def _certify(options: argparse.Namespace) -> int:
         paths |= {file.suffix[1:]: file for file in (directory / name for name in certificate.FILES)}
         folder = directory / "runs"
         folder.mkdir()
-    report, failed = certificate.run(options.checks, options.launcher, paths, folder)
+    report, failed = certificate.run(options.checks, options.launcher, paths, folder, options.runs or 1)
     return _say(report, FINDING if failed else DONE)
 
 

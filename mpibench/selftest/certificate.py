@@ -4,8 +4,6 @@ Starts mpibench.overlap under the interposer, one launch a check, and reads its 
 """
 
 import contextlib
-import csv
-import io
 import json
 import os
 import platform
@@ -14,64 +12,39 @@ import sys
 import tempfile
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass
-from math import isnan, nan
+from functools import partial
+from math import nan
 from pathlib import Path
+from typing import Any
 
 import mpibench
 from mpibench.errors import DONE, ENVIRONMENT, FINDING, DiskFault, EnvironmentRefused, MpibenchError, Stuck, UsageError
 from mpibench.registry import near_match
 from mpibench.selftest import parity
-from mpibench.selftest.checks import CHECKS, Aim, Check
+from mpibench.selftest.checks import CHECKS, Check
 from mpibench.selftest.job import compile_library, launch_command, run_ranks
+from mpibench.selftest.lines import FAILED, SKIPPED, TOLD, Line, as_csv, as_json, failed, fold, judge, table
 from mpibench.selftest.noise import measure_noise
-from mpibench.selftest.readings import Outcome, Reading, wire_in_effect
+from mpibench.selftest.readings import Outcome, wire_in_effect
+from mpibench.selftest.thorough import THOROUGH
 from mpibench.units import format_bytes, parse_computes
 
-PASSED, FAILED, SKIPPED, TOLD = "passed", "failed", "skipped", "told"
-COLUMNS = ("check", "figure", "where", "value", "lo", "hi", "aim", "result", "note")
 FILES = ("certificate.csv", "certificate.json")
 OVERHEAD, MACHINE = "overhead", "machine"  # what is measured beside the checks
+ABOUT = {
+    **{check.name: check.about for check in CHECKS},
+    **{check.name: check.about for check in THOROUGH},
+    OVERHEAD: "what a call takes longer in mpibench's hot loop than the same call in a loop in C",
+    MACHINE: "the clock, and what takes the core away",
+}  # in the order in which they are run
 _PAIRS = 10  # of blocks, for the overhead
-_NOTHING = "nothing to read: ranks waited for a core, or iterations depend on each other"
-_TIMEOUT_S = 90.0  # a check stops by itself long before
 _BUSY = "import os, time\nwhile os.getppid() == {} and time.monotonic() < {}: pass"
 
 
-@dataclass(frozen=True)
-class Line:
-    """A row of the certificate: a figure of a check, at the place where it is worst."""
-
-    check: str
-    figure: str
-    where: str = ""  # message and strategy; empty for the whole run
-    value: float = nan
-    lo: float = nan  # 95 % interval; NaN where there is none
-    hi: float = nan
-    aim: str = ""  # what the value must be; empty where it is only told
-    result: str = TOLD  # passed, failed, skipped or told
-    note: str = ""  # why it failed or was skipped
-
-
-def judge(check: str, aim: Aim, readings: Sequence[Reading]) -> Line:
-    """The worst of the readings against what they must be; skipped without any."""
-    if not readings:
-        return Line(check, aim.name, aim=aim.text, result=SKIPPED, note=_NOTHING)
-
-    def miss(reading: Reading) -> float:
-        lo, hi = (reading.lo, reading.hi) if aim.holds else (reading.value, reading.value)
-        return float("inf") if isnan(lo) else max(lo - aim.most, aim.least - hi)
-
-    worst = max(readings, key=miss)
-    missing = isnan(worst.lo) if aim.holds else isnan(worst.value)
-    note = "there is none" if missing else ""
-    return Line(check, aim.name, *worst, aim.text, PASSED if miss(worst) <= 0 else FAILED, note)
-
-
 @contextlib.contextmanager
-def one_core_busy() -> Iterator[None]:
-    """Another process computes meanwhile; it ends with this one, or soon."""
-    code = _BUSY.format(os.getpid(), time.monotonic() + 2 * _TIMEOUT_S)
+def one_core_busy(most_s: float) -> Iterator[None]:
+    """Another process computes meanwhile; it ends with this one, and after `most_s` at the latest."""
+    code = _BUSY.format(os.getpid(), time.monotonic() + most_s)
     with subprocess.Popen([sys.executable, "-c", code], stdin=subprocess.DEVNULL) as process:
         try:
             yield
@@ -92,8 +65,8 @@ def run_check(check: Check, launcher: Sequence[str], library: Path, folder: Path
         *launcher, "env", f"LD_PRELOAD={preload}", *check.wire.environment(), sys.executable, "-m", "mpibench.overlap",
         *check.flags, "--output", str(directory),
     ]  # fmt: skip
-    with log.open("wb") as file, one_core_busy() if check.busy else contextlib.nullcontext():
-        status = run_ranks(command, _TIMEOUT_S, file.fileno())
+    with log.open("wb") as file, one_core_busy(2 * check.timeout_s) if check.busy else contextlib.nullcontext():
+        status = run_ranks(command, check.timeout_s, file.fileno())
     computes = parse_computes(check.flags[check.flags.index("--compute") + 1])
     said = log.read_text(encoding="utf-8", errors="replace")
     outcome = Outcome(status, directory, said, check.wire, tuple(c.seconds or nan for c in computes))
@@ -113,16 +86,16 @@ def _last_line(text: str) -> str:
     return next((line for line in reversed(lines) if line.startswith("mpibench: ")), lines[-1]).strip()
 
 
-def perform(check: Check, launcher: Sequence[str], library: Path, folder: Path) -> list[Line]:
+def perform(check: Check, launch: Callable[[Check], Outcome]) -> list[Line]:
     """The lines of a check."""
     try:
-        outcome = run_check(check, launcher, library, folder)
+        outcome = launch(check)
     except Stuck as stuck:
-        return [Line(check.name, aim.name, aim=aim.text, result=FAILED, note=str(stuck)) for aim in check.aims]
+        return [Line(check.name, aim.name, aim=aim.text, result=FAILED, note=str(stuck)) for _, aim in check.aims]
     if outcome.status != check.status:
         note = f"exit status {outcome.status}, not {check.status}: {_last_line(outcome.log)}"
-        return [Line(check.name, aim.name, aim=aim.text, result=FAILED, note=note) for aim in check.aims]
-    return [judge(check.name, aim, aim.figure(outcome)) for aim in check.aims]
+        return [Line(check.name, aim.name, aim=aim.text, result=FAILED, note=note) for _, aim in check.aims]
+    return [judge(check.name, aim, figure(outcome)) for figure, aim in check.aims]
 
 
 def overhead(launcher: str) -> list[Line]:
@@ -150,67 +123,21 @@ def machine() -> list[Line]:
     ]
 
 
-def table(lines: Sequence[Line]) -> str:
-    """The certificate for people."""
-    head = ("check", "figure", "where", "value [95 %]", "aim", "result")
-    body = [
-        (line.check, line.figure, line.where, _value(line), line.aim, line.result + f" ({line.note})" * bool(line.note))
-        for line in lines
-    ]
-    widths = [max(len(row[i]) for row in (head, *body)) for i in range(len(head) - 1)]
-    shown = ["  ".join([*(f"{cell:<{w}}" for cell, w in zip(row, widths, strict=False)), row[-1]]) for row in
-             (head, *body)]  # fmt: skip
-    return "\n".join(shown)
-
-
-def _value(line: Line) -> str:
-    if isnan(line.value):
-        return "-"
-    interval = "" if isnan(line.lo) else f" [{line.lo:.3g}, {line.hi:.3g}]"
-    return f"{line.value:.3g}{interval}"
-
-
-def as_csv(lines: Sequence[Line]) -> str:
-    """certificate.csv; empty where there is no figure."""
-    text = io.StringIO()
-    writer = csv.writer(text, lineterminator="\n")
-    writer.writerow(COLUMNS)
-    for line in lines:
-        writer.writerow("" if value != value else f"{value:.9g}" if isinstance(value, float) else value
-                        for value in asdict(line).values())  # fmt: skip
-    return text.getvalue()
-
-
-def as_json(lines: Sequence[Line], began: str, launcher: Sequence[str]) -> str:
-    """certificate.json: the lines, and on what they were measured; null where there is no figure."""
-    rows = [{name: None if value != value else value for name, value in asdict(line).items()} for line in lines]
-    told = {
-        "mpibench": mpibench.__version__, "python": platform.python_version(), "host": platform.node(),
-        "launcher": list(launcher), "begin": began, "end": _now(),
-    }  # fmt: skip
-    return json.dumps({**told, "passed": not failed(lines), "lines": rows}, indent=2) + "\n"
-
-
 def _now() -> str:
     return time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime())
 
 
-def failed(lines: Sequence[Line]) -> bool:
-    """Whether any check failed."""
-    return any(line.result == FAILED for line in lines)
-
-
 def choose(names: Sequence[str]) -> list[str]:
-    """The names of what is run, all without `names`.
+    """The names of what is run: without `names` all but the thorough ones.
 
     Raises:
         UsageError: for an unknown one.
     """
-    known = [*(check.name for check in CHECKS), OVERHEAD, MACHINE]
     for name in names:
-        if name not in known:
-            raise UsageError(f"--checks {name}: unknown check: {near_match(name, known)}")
-    return [name for name in known if not names or name in names]
+        if name not in ABOUT:
+            raise UsageError(f"--checks {name}: unknown check: {near_match(name, list(ABOUT))}")
+    long = {check.name for check in THOROUGH}
+    return [name for name in ABOUT if name in names or not (names or name in long)]
 
 
 def write(paths: Mapping[str, Path], texts: Mapping[str, str]) -> None:
@@ -226,14 +153,36 @@ def write(paths: Mapping[str, Path], texts: Mapping[str, str]) -> None:
             raise DiskFault(f"{path}: {error.strerror}") from error
 
 
-def run(names: Sequence[str], launcher: str, paths: Mapping[str, Path], folder: Path | None) -> tuple[str, bool]:
+def repeat(task: Callable[[Path], list[Line]], folder: Path, runs: int) -> list[Line]:
+    """A task's lines, folded over so many runs, each with a folder of its own; what is only told is told once."""
+    every = []
+    for number in range(1, runs + 1):
+        own = folder / f"run-{number}" if runs > 1 else folder
+        own.mkdir(exist_ok=True)
+        every.append(task(own))
+        if all(line.result in (TOLD, SKIPPED) for line in every[0]):
+            return every[0]
+    return [fold(lines) for lines in zip(*every, strict=True)] if runs > 1 else every[0]
+
+
+def _mpi(folder: Path) -> str:
+    """The MPI library, as the first run told it; empty without one."""
+    for path in sorted(folder.rglob("run.json")):
+        return str(json.loads(path.read_text(encoding="utf-8"))["versions"]["mpi"])
+    return ""
+
+
+def run(
+    names: Sequence[str], launcher: str, paths: Mapping[str, Path], kept: Path | None, runs: int = 1
+) -> tuple[str, bool]:
     """Run the checks; the certificate as text, and whether one failed.
 
     Args:
         names: of the checks; empty for all.
         launcher: command that starts the ranks; empty for mpirun -n 2.
         paths: files to write, by kind, csv or json.
-        folder: where the runs stay; None for nowhere.
+        kept: folder where the runs stay; None for nowhere.
+        runs: of every check.
 
     Raises:
         MpibenchError: with the exit status that it ends the program with.
@@ -243,17 +192,28 @@ def run(names: Sequence[str], launcher: str, paths: Mapping[str, Path], folder: 
     with tempfile.TemporaryDirectory(prefix="mpibench-selftest-") as temporary:
         library = Path(temporary) / "interposer.so"
         compile_library("interposer.c", library)
-        runs = folder or Path(temporary)
-        tasks: dict[str, Callable[[], list[Line]]] = {
-            check.name: lambda check=check: perform(check, command, library, runs)  # type: ignore[misc]
-            for check in CHECKS
+        folder = kept or Path(temporary)
+
+        def launch(check: Check, folder: Path) -> Outcome:
+            return run_check(check, command, library, folder)
+
+        tasks: dict[str, Callable[[Path], list[Line]]] = {
+            OVERHEAD: lambda _: overhead(launcher),
+            MACHINE: lambda _: machine(),
         }
-        tasks |= {OVERHEAD: lambda: overhead(launcher), MACHINE: machine}
+        for check in CHECKS:
+            tasks[check.name] = lambda own, check=check: perform(check, partial(launch, folder=own))  # type: ignore[misc]
+        for long in THOROUGH:
+            tasks[long.name] = lambda own, long=long: long.perform(partial(launch, folder=own))  # type: ignore[misc]
         for number, name in enumerate(chosen, 1):
             start = time.monotonic()
-            done = tasks[name]()
+            done = repeat(tasks[name], folder, runs)
             lines += done
             results = ", ".join(dict.fromkeys(line.result for line in done))
             sys.stderr.write(f"{number}/{len(chosen)} {name}: {results}, {time.monotonic() - start:.1f} s\n")
-    write(paths, {"csv": as_csv(lines), "json": as_json(lines, began, command)})
-    return table(lines), failed(lines)
+        told: dict[str, Any] = {
+            "mpibench": mpibench.__version__, "python": platform.python_version(), "host": platform.node(),
+            "mpi": _mpi(folder), "launcher": command, "begin": began, "end": _now(),
+        }  # fmt: skip
+    write(paths, {"csv": as_csv(lines), "json": as_json(lines, told)})
+    return table(lines, ABOUT), failed(lines)

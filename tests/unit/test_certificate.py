@@ -2,10 +2,12 @@
 
 import csv
 import json
+import subprocess
 import sys
 from collections.abc import Iterable, Mapping
 from math import inf, isnan, nan
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -14,10 +16,11 @@ import pytest
 from mpibench.errors import DONE, ENVIRONMENT, FINDING, STUCK, USAGE, UsageError
 from mpibench.records import CROSSOVER_COLUMNS, EXPOSURE_COLUMNS, OVERLAP_COLUMNS, RANK_COLUMNS, SAMPLE_COLUMNS
 from mpibench.selftest import __main__ as command
-from mpibench.selftest import certificate, noise, readings
-from mpibench.selftest.certificate import Line, judge
-from mpibench.selftest.checks import CHECKS, Aim
+from mpibench.selftest import certificate, lines, noise, readings
+from mpibench.selftest.checks import CHECKS, Aim, Check
+from mpibench.selftest.lines import Line, fold, judge
 from mpibench.selftest.readings import Outcome, Reading
+from mpibench.selftest.thorough import THOROUGH
 from mpibench.selftest.wire import START, Wire
 
 K = 1 << 10
@@ -139,7 +142,7 @@ def test_joint_intervals_are_wider_than_single_ones_and_from_the_samples(tmp_pat
 
 
 def test_the_worst_reading_decides() -> None:
-    aim = Aim("overlap", lambda outcome: [], -0.05, 0.05)
+    aim = Aim("overlap", -0.05, 0.05)
     good, bad = Reading("64K", 0.01, 0.0, 0.02), Reading("16K", -0.07, -0.2, 0.1)
     assert judge("x", aim, [good, bad]) == Line("x", "overlap", "16K", -0.07, -0.2, 0.1, "0 +- 0.05", "failed")
     assert judge("x", aim, [good]).result == "passed"
@@ -150,7 +153,7 @@ def test_the_worst_reading_decides() -> None:
 
 
 def test_an_interval_that_must_hold_0() -> None:
-    aim = Aim("overlap", lambda outcome: [], 0, 0, holds=True)
+    aim = Aim("overlap", 0, 0, holds=True)
     assert judge("x", aim, [Reading("8", -0.5, -1.2, 0.01)]).result == "passed"
     below = judge("x", aim, [Reading("8", -0.5, -1.2, 0.01), Reading("64", -0.01, -0.02, -0.001)])
     assert (below.result, below.where, below.aim) == ("failed", "64", "interval holds 0")
@@ -161,7 +164,7 @@ def test_an_interval_that_must_hold_0() -> None:
     ("least", "most", "text"), [(1, 1, "= 1"), (-0.03, 0.03, "0 +- 0.03"), (0.95, inf, ">= 0.95"), (0.9, 1, "0.9 to 1")]
 )
 def test_aims_in_words(least: float, most: float, text: str) -> None:
-    assert Aim("", lambda outcome: [], least, most).text == text
+    assert Aim("", least, most).text == text
 
 
 def test_every_check_has_its_own_name_and_options_that_overlap_reads() -> None:
@@ -173,29 +176,100 @@ def test_every_check_has_its_own_name_and_options_that_overlap_reads() -> None:
         resolve(overlap.Config, read_flags(build_parser(overlap.Config, overlap.MODULE, ""), check.flags))
 
 
-def test_a_run_that_ends_otherwise_fails_all_its_aims(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_run_that_ends_otherwise_fails_all_its_aims(tmp_path: Path) -> None:
     check = next(check for check in CHECKS if check.name == "hang")
     ended = Outcome(DONE, tmp_path, "mpibench: something\nnoise", check.wire, (1e-3,))
-    monkeypatch.setattr(certificate, "run_check", lambda *_: ended)
-    lines = certificate.perform(check, [], tmp_path, tmp_path)
-    assert [line.result for line in lines] == ["failed"] * len(check.aims)
-    assert lines[0].note == f"exit status 0, not {STUCK}: mpibench: something"
+    found = certificate.perform(check, lambda _: ended)
+    assert [line.result for line in found] == ["failed"] * len(check.aims)
+    assert found[0].note == f"exit status 0, not {STUCK}: mpibench: something"
 
 
 def test_files_hold_every_line(tmp_path: Path) -> None:
-    lines = [Line("a", "overlap", "64K", 0.5, 0.4, 0.6, "0 +- 0.1", "failed", "why"), Line("b", "x", result="skipped")]
-    first, second = csv.DictReader(certificate.as_csv(lines).splitlines())
+    made = [
+        Line("hang", "overlap", "64K", 0.5, 0.4, 0.6, "0 +- 0.1", "failed", "why"),
+        Line("z", "x", result="skipped"),
+    ]
+    first, second = csv.DictReader(lines.as_csv(made).splitlines())
     assert list(first) == ["check", "figure", "where", "value", "lo", "hi", "aim", "result", "note"]
     assert (first["value"], first["note"], second["value"], second["result"]) == ("0.5", "why", "", "skipped")
-    told = json.loads(certificate.as_json(lines, "then", ["mpirun"]))
-    assert told["passed"] is False
+    told = json.loads(lines.as_json(made, {"host": "here"}))
+    assert (told["passed"], told["host"]) == (False, "here")
     assert told["lines"][0]["hi"] == 0.6
     assert told["lines"][1]["value"] is None
-    shown = certificate.table(lines).split("\n")
-    assert "0.5 [0.4, 0.6]" in shown[1]
-    assert "failed (why)" in shown[1]
     certificate.write({"csv": tmp_path / "c.csv"}, {"csv": "text", "json": "not asked for"})
     assert (tmp_path / "c.csv").read_text() == "text"
+
+
+def test_the_table_says_what_is_known_of_each_check_and_counts() -> None:
+    made = [
+        Line("hang", "overlap", "64K", 0.5, 0.4, 0.6, "0 +- 0.1", "failed", "why"),
+        Line("hang", "other, s", value=2.5e-6),
+        Line("z", "x", result="skipped"),
+    ]
+    shown = lines.table(made, {"hang": "after 60 transfers", "z": "exactly 0"}).split("\n")
+    assert shown[1] == "hang: after 60 transfers"
+    assert shown[2].split() == ["overlap", "64K", "0.5", "[0.4,", "0.6]", "0", "+-", "0.1", "failed", "(why)"]
+    assert shown[3].split() == ["other", "2.50", "us", "told"]
+    assert shown[4] == "z: exactly 0"
+    assert shown[-1] == "figures: 0 passed, 1 failed, 1 skipped"
+
+
+def test_runs_are_folded_into_how_many_passed() -> None:
+    def made(value: float, result: str) -> Line:
+        return Line("x", "overlap", value=value, lo=0.0, hi=0.0, aim="0 +- 0.1", result=result, note="")
+
+    good, bad, none = made(0.05, "passed"), made(0.3, "failed"), Line("x", "overlap", result="skipped", note="busy")
+    found = fold([good] * 19 + [bad])
+    assert (found.result, found.value, found.lo, found.hi) == ("passed", 0.05, 0.05, 0.3)
+    assert "passed in 19 of 20 runs" in found.note
+    assert fold([good] * 18 + [bad] * 2).result == "failed"
+    assert fold([good] * 9 + [bad]).result == "failed"
+    few = fold([good, none, none])
+    assert (few.result, "passed in 1 of 1 runs" in few.note, "2 more could not be judged" in few.note) == (
+        "passed", True, True,
+    )  # fmt: skip
+    assert fold([none, none]) == none
+
+
+def test_every_run_has_a_folder_and_what_is_only_told_is_told_once(tmp_path: Path) -> None:
+    folders = []
+
+    def task(folder: Path) -> list[Line]:
+        folders.append(folder)
+        return [Line("x", "overlap", value=0.0, result="passed")]
+
+    assert certificate.repeat(task, tmp_path, 1) == [Line("x", "overlap", value=0.0, result="passed")]
+    assert "of 3 runs" in certificate.repeat(task, tmp_path, 3)[0].note
+    assert folders == [tmp_path, *(tmp_path / f"run-{n}" for n in (1, 2, 3))]
+    told = [Line("machine", "x", value=1.0)]
+    assert certificate.repeat(lambda folder: told, tmp_path, 3) == told
+
+
+def test_a_comparison_counts_the_rows_that_differ(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    check = next(check for check in THOROUGH if check.name == "comparison-slower")
+    launched = []
+
+    def launch(check: Check) -> Outcome:
+        launched.append((check.name, check.wire.bandwidth))
+        return Outcome(DONE, tmp_path / check.name, "", check.wire, ())
+
+    def compare(command: list[str], **_: Any) -> Any:
+        table = Path(command[command.index("--csv") + 1])
+        write(table, ("case", "figure", "answer"), [
+            {"case": "64K", "figure": "B", "answer": "slower"}, {"case": "64K", "figure": "C", "answer": "same"},
+        ])  # fmt: skip
+        return SimpleNamespace(returncode=1, stderr="")
+
+    monkeypatch.setattr(subprocess, "run", compare)
+    (line,) = check.perform(launch)
+    assert (line.value, line.where, line.result) == (1, "64K B: slower", "passed")
+    sides = [name.removeprefix("comparison-slower-").split("-")[0] for name, _ in launched]
+    assert sides == ["base", "new", "new", "base", "base", "new", "new", "base", "base", "new"]
+    assert {round(bandwidth / 1e6, 1) for _, bandwidth in launched} == {50.0, 45.5}
+    monkeypatch.setattr(subprocess, "run", lambda *_, **__: SimpleNamespace(stderr="mpibench: why\n"))
+    (tmp_path / "comparison-slower.csv").unlink()
+    (line,) = check.perform(launch)
+    assert (line.result, line.where) == ("failed", "mpibench: why")
 
 
 def test_interruptions_are_gaps_far_above_the_usual() -> None:
@@ -211,6 +285,8 @@ def test_unknown_check_names_the_near_one() -> None:
     with pytest.raises(UsageError, match="--checks ideal: unknown check: did you mean ideal-nic"):
         certificate.choose(["ideal"])
     assert certificate.choose(["machine", "hang"]) == ["hang", "machine"]
+    assert "refinement" not in certificate.choose([])
+    assert certificate.choose(["refinement"]) == ["refinement"]
 
 
 @pytest.mark.parametrize(
