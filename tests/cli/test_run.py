@@ -311,6 +311,37 @@ def test_the_line_to_go_on_works_as_printed(tmp_path):
     assert [launch["ended"] for launch in run["launches"]] == ["finished", "finished"]
 
 
+def test_the_poll_interval_is_tuned_shown_used_and_kept(tmp_path):
+    words = ("--sizes", "4K,64K", "--compute", "200us,500us", "--kernel", "delay", "--thread-level", "multiple")
+    words += ("--poll-interval", "tune", "--iterations", "12", "--output", "run")
+    first = mpirun(2, *OVERLAP, *words, cwd=tmp_path)
+    assert first.status == 0, first
+    directory = tmp_path / "run"
+    tuning = check_valid(directory)["tuning"]
+    intervals = [point["interval_s"] for point in tuning["points"]]
+    assert intervals == pytest.approx([500e-6, 250e-6, 125e-6, 62e-6, 31e-6, 16e-6, 8e-6])
+    best = min(tuning["points"], key=lambda point: point["overlapped_s"])
+    assert (tuning["compute"], tuning["interval_s"]) == ("500us", best["interval_s"])
+    assert tuning["nbytes"] in (4 << 10, 64 << 10)
+    tests = [point["tests"] for point in tuning["points"]]
+    assert tests[0] <= 1, "the whole compute at once leaves no place for tests"
+    assert tests == sorted(tests)
+    assert set(read(directory, "overlap.csv")["poll_interval_s"]) == {tuning["interval_s"]}
+    assert "poll interval, tuned at" in first.out
+    assert sum("█" in line for line in first.out.splitlines()) == len(intervals)
+    assert "least: taken" in first.out
+    again = mpirun(2, *OVERLAP, "--resume", "run", "--iterations", "24", cwd=tmp_path)
+    assert again.status == 0, again
+    assert check_valid(directory)["tuning"] == tuning
+
+
+def test_a_compute_of_one_step_cannot_be_tuned(tmp_path):
+    words = ("--sizes", "4K", "--compute", "n=64", "--poll-interval", "tune", "--thread-level", "multiple")
+    finished = mpirun(2, *OVERLAP, *words, "--output", "run", cwd=tmp_path)
+    assert finished.status == 2, finished
+    assert any("--poll-interval tune: every compute is one step" in line for line in finished.said)
+
+
 def test_where_a_library_lacks_a_collective_the_row_says_so(tmp_path):
     """Persistent all-reduces are MPI-4: rows with figures, or rows with the reason."""
     finished = mpirun(

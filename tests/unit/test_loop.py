@@ -46,6 +46,20 @@ class World:
 
         return cls(draw(2000, ranks), draw(400, 1), draw(300, ranks) * skewed)
 
+    @classmethod
+    def interrupted(cls, seed: int, ranks: int, iterations: int) -> "World":
+        """Compute of 200 us and a collective of 100 us, both lengthened where an operating system takes a core away.
+
+        A rank is interrupted in one phase of fifty, for 1 us on average; the collective waits for the worst of them.
+        """
+        rng = np.random.default_rng(seed)
+
+        def lost() -> Any:
+            shape = (ranks, iterations, 6)
+            return (rng.exponential(1000, shape) * (rng.random(shape) < 0.02)).astype(np.int64)
+
+        return cls(200_000 + lost(), 100_000 + lost().max(axis=0, keepdims=True), np.zeros((ranks, iterations, 6), int))
+
 
 class Rank:
     """One simulated rank: clock, compute and buffers. Its collective completes alone: an ideal NIC."""
@@ -193,6 +207,13 @@ def test_independent_noise_leaves_the_median_of_overlap_at_the_truth(kind: type[
         figures = simulate(kind, World.noisy(seed, 2, 18, common=False))
         held += figures["overlap_lo"] <= overlap <= figures["overlap_hi"]
     assert stats.binom.cdf(held, trials, 0.95) > 1e-3
+
+
+@pytest.mark.parametrize("ranks", [2, 64, 1000])
+@pytest.mark.parametrize(("kind", "overlap"), [(Rank, 1.0), (NoProgressAtAll, 0.0)])
+def test_interrupted_ranks_leave_overlap_unbiased(kind: type[Rank], overlap: float, ranks: int) -> None:
+    figures = simulate(kind, World.interrupted(ranks, ranks, 50), T_POLL)
+    assert figures["overlap"] == pytest.approx(overlap, abs=0.02)
 
 
 def test_worse_than_serial_is_below_0_under_independent_noise() -> None:
