@@ -16,6 +16,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from mpibench.analysis.crossover import UNRESOLVED
 from mpibench.analysis.statistics import Interval, series_interval
 from mpibench.analysis.verdict import UNRESOLVED_VERDICT, WAITED_NOTE
 from mpibench.protocols import COMPUTE, NONBLOCKING, OVERLAPPED
@@ -31,6 +32,7 @@ from mpibench.selftest.wire import Wire
 from mpibench.units import format_bytes
 
 Row = Mapping[str, str]
+_UNSTABLE = "unstable"  # a status of overlap.csv
 
 
 class Reading(NamedTuple):
@@ -198,9 +200,15 @@ def share_waiting_least(rank: int) -> Figure:
 
 
 def share_never_hidden(outcome: Outcome) -> list[Reading]:
-    """The share of crossovers whose hidden point is "never", of those in which no row was left out."""
+    """The share of crossovers whose hidden point is "never", of those whose rows all tell.
+
+    Where iterations depend on each other, sizes can stay unclassified: then "unresolved" is right, if it hides none.
+    """
+    unstable = {row["progress"] for row in outcome.rows if row["status"] == _UNSTABLE}
     rows = [
-        row for row in read_table(outcome.directory / "crossover.csv", CROSSOVER_COLUMNS) if outcome.whole(row)
+        row for row in read_table(outcome.directory / "crossover.csv", CROSSOVER_COLUMNS)
+        if outcome.whole(row)
+        and not (row["progress"] in unstable and row["hidden_status"] == UNRESOLVED and not row["hidden_nbytes"])
     ]  # fmt: skip
     return _share(rows, lambda row: row["hidden_status"] == "never")
 

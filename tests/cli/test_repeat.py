@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from tests.cli.launch import ROOT, Finished, Job, mpirun_path, python, shell
+from tests.cli.launch import ROOT, Finished, Job, is_open_mpi, mpirun_path, python, shell
 from tests.cli.runs import read
 
 REPEAT = (sys.executable, str(ROOT / "launch" / "repeat"))
@@ -27,7 +27,7 @@ if place.name == flags.get("--break"):
     sys.exit(6)
 place.mkdir()
 side = os.environ.get("SIDE", "")
-facts = {"ranks": 2, "thread_level": side or "funneled"}
+facts = {"ranks": 2, "thread_level": side or "funneled", "async_progress": side and "SIDE=" + side}
 run = {"argv": argv, "side": side, "began": time.monotonic(), "settings": {"steps_from": ""}, "facts": facts}
 (place / "run.json").write_text(json.dumps(run))
 if place.name == flags.get("--hang"):
@@ -177,6 +177,31 @@ def test_the_real_thing_and_the_command_that_it_prints(tmp_path: Path) -> None:
     assert compared.status in (0, 1, 4), compared
     assert "BASE: 2 launches; NEW: 2 launches" in compared.out
     assert {line.split()[1] for line in compared.out.splitlines() if line.startswith("64K")} == {"B", "N", "C", "T"}
+
+
+def test_the_librarys_own_progress_thread_side_by_side(tmp_path: Path) -> None:
+    overlap = ("-m", "mpibench.overlap", "--kernel", "delay", "--sizes", "16K", "--compute", "200us")
+    command = [str(ROOT / "launch" / "async-progress"), "2", "--output", "out", "--", mpirun_path(), "-n", "2"]
+    flags = ("--progress", "none", "--iterations", "6", "--budget", "15s")
+    with Job([*command, sys.executable, *overlap, *flags], tmp_path) as job:
+        finished = job.wait(LIMIT_S)
+    if is_open_mpi():
+        assert (finished.status, finished.out) == (3, ""), finished
+        assert "Open MPI has no progress thread" in finished.err
+        return
+    assert finished.status in (0, 1, 4), finished
+    assert "BASE: 2 launches; NEW: 2 launches" in finished.out
+    assert "MPICH_ASYNC_PROGRESS: unset / 1" in finished.out
+    settings = [left(tmp_path / "out", side)["facts"]["async_progress"] for side in ("base-1", "new-1")]
+    assert settings == ["", "MPICH_ASYNC_PROGRESS=1"]
+
+
+def test_async_progress_without_a_command_is_one_line(tmp_path: Path) -> None:
+    with Job([str(ROOT / "launch" / "async-progress"), "mpirun"], tmp_path) as job:
+        refused = job.wait(LIMIT_S)
+    assert (refused.status, refused.out) == (2, "")
+    assert refused.err.startswith("async-progress: no command: it stands after --")
+    assert len(refused.err.splitlines()) == 1
 
 
 @pytest.mark.parametrize(

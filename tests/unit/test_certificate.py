@@ -108,6 +108,10 @@ def test_hidden_never_is_a_share_of_the_crossovers_that_lost_no_row(tmp_path: Pa
     waited = row(8 * K, "thread", 0.5, note="waited for a core")
     assert readings.share_never_hidden(outcome(tmp_path, *rows, waited))[0].value == 0.5
     assert readings.share_never_hidden(outcome(tmp_path, *rows))[0].value == pytest.approx(1 / 3)
+    unstable = row(8 * K, "thread", 0.0, status="unstable")
+    assert readings.share_never_hidden(outcome(tmp_path, *rows, unstable))[0].value == 0.5
+    found = row(8 * K, "poll", 0.0, status="unstable")  # something is hidden there: no excuse
+    assert readings.share_never_hidden(outcome(tmp_path, *rows, found))[0].value == pytest.approx(1 / 3)
 
 
 def test_the_late_rank_is_the_one_that_waits_least(tmp_path: Path) -> None:
