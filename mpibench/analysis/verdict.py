@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 from math import isnan
 from typing import NamedTuple
 
-from mpibench.analysis.crossover import HIDDEN
+from mpibench.analysis.crossover import EXPOSED, HIDDEN
 
 SKIPPED, WRONG_DATA, UNRESOLVED_VERDICT = "skipped", "wrong-data", "unresolved"
 NO_PROGRESS, BLOCKING_START, CONTENDED = "no-progress", "blocking-start", "contended"
@@ -57,11 +57,13 @@ def judge(
             WAITED_NOTE,
         )
     width = figures["overlap_hi"] - figures["overlap_lo"]
-    undecided = hidden_class not in (HIDDEN, "exposed")
-    if isnan(width) and hidden_class != HIDDEN:  # exposed, but by how much is not known: no word for it is
+    vague = hidden_class != HIDDEN and not width <= _UNCERTAIN
+    if hidden_class == EXPOSED and (figures["overlap_lo"] > 0 or figures["overlap_hi"] < _LITTLE):
+        vague = False  # something is hidden and something exposed, or surely little is hidden
+    if vague and isnan(width):  # exposed perhaps, but nobody knows by how much
         return Verdict(UNRESOLVED_VERDICT, "too few independent iterations for an interval of overlap",
                        "more iterations or budget, or a quieter machine", "too noisy")  # fmt: skip
-    if undecided and width > _UNCERTAIN:
+    if vague:
         short = figures["nonblocking_s"] < 0.05 * figures["compute_s"]
         return Verdict(
             UNRESOLVED_VERDICT,

@@ -103,7 +103,7 @@ CHECKS: tuple[Check, ...] = (
         "no-progress-gemm",
         "the same under compute that keeps the host busy",
         Wire(progress=0.0),
-        f"--kernel gemm --compute 5ms --sizes 64K,128K --progress none {_NO_MORE}",
+        "--kernel gemm --compute 2ms --sizes 64K,128K --progress none --iterations 60 --budget 20s",
         (
             (readings.overlap(_K64, "none"), Aim("overlap from 64K on", -_WITHIN, _WITHIN)),
             _all("rows that say no-progress", readings.share_of_verdicts(_K64, NO_PROGRESS)),
@@ -123,8 +123,8 @@ CHECKS: tuple[Check, ...] = (
         "z",
         "start and Wait after the compute: exactly 0 on any network",
         Wire(),
-        "--kernel gemm --compute 5ms --sizes 4K,16K,64K,256K --progress none "
-        "--collective mpibench.selftest.deferred:Deferred --iterations 30 --budget 20s",
+        "--kernel gemm --compute 2ms --sizes 4K,16K,64K,256K --progress none "
+        "--collective mpibench.selftest.deferred:Deferred --iterations 40 --budget 20s",
         (
             (readings.joint_overlap, Aim("overlap at every size", 0, 0, holds=True)),
             (readings.overlap(_K64), Aim("overlap from 64K on", -_WITHIN, _WITHIN)),

@@ -63,6 +63,7 @@ static struct {
 static struct {
     pthread_mutex_t lock;
     Transfer *first; /* in the order in which they were started */
+    Transfer *spare; /* of no data: with handles to be used again */
     int64_t at;      /* up to when `left_ns` is accounted for */
     int waiting;     /* threads inside a blocking call */
 } wire = {.lock = PTHREAD_MUTEX_INITIALIZER};
@@ -232,16 +233,22 @@ static void wait_until_ready(MPI_Request request)
 }
 
 /* Needs the lock. Take a transfer that is ready off the wire, with the fault that belongs to it. */
-static void carried(Transfer *x)
+static void carried(Transfer *x, MPI_Request *request)
 {
     set.completed++;
     if (set.flip_every && set.completed % set.flip_every == 0 && x->nbytes)
         x->receive[x->nbytes / 2] ^= 1;
     x->active = false;
-    if (!x->persistent) {
-        unlink_transfer(x);
+    if (x->persistent)
+        return;
+    unlink_transfer(x);
+    if (set.moves) {
         free(x);
+        return;
     }
+    *request = MPI_REQUEST_NULL; /* its handle is used again, and stands for nothing */
+    x->next = wire.spare;
+    wire.spare = x;
 }
 
 /* Complete a request that is ready. */
@@ -250,22 +257,24 @@ static int take(MPI_Request *request, MPI_Status *status)
     pthread_mutex_lock(&wire.lock);
     Transfer *x = find(*request);
     if (x && x->active)
-        carried(x);
+        carried(x, request);
     pthread_mutex_unlock(&wire.lock);
     return PMPI_Wait(request, status);
 }
 
 /* The short way for one that is known to be ready: a Wait after the wire has carried it is to cost little. */
-static bool take_at_once(MPI_Request request)
+static bool take_at_once(MPI_Request *request)
 {
+    if (*request == MPI_REQUEST_NULL)
+        return true;
     pthread_mutex_lock(&wire.lock);
     advance();
-    Transfer *x = find(request);
+    Transfer *x = find(*request);
     bool at_once = x && x->active && x->arrived && x->left_ns <= 0;
     if (at_once)
-        carried(x);
+        carried(x, request);
     pthread_mutex_unlock(&wire.lock);
-    return at_once || request == MPI_REQUEST_NULL;
+    return at_once;
 }
 
 /* Put a transfer on the wire, before the real one is started: what that costs the host the wire need not wait for. */
@@ -297,11 +306,19 @@ static void begun(Transfer *x, MPI_Request handle)
 static Transfer *transfer(void *receive, int64_t count, MPI_Datatype type, bool persistent)
 {
     int item;
-    Transfer *x = calloc(1, sizeof *x);
-    if (!x)
+    pthread_mutex_lock(&wire.lock);
+    Transfer *x = persistent ? NULL : wire.spare;
+    if (x)
+        wire.spare = x->next;
+    else if (!(x = calloc(1, sizeof *x)))
         refuse("out of memory");
+    else
+        x->handle = MPI_REQUEST_NULL;
+    pthread_mutex_unlock(&wire.lock);
     PMPI_Type_size(type, &item);
-    *x = (Transfer){.handle = MPI_REQUEST_NULL, .receive = receive, .nbytes = count * item, .persistent = persistent};
+    x->receive = receive;
+    x->nbytes = count * item;
+    x->persistent = persistent;
     return x;
 }
 
@@ -314,23 +331,14 @@ static void enter(void)
         rest((double)(until - now()), true);
 }
 
-/* A request that is complete from the start: stands for a transfer that moves no data. */
-static int nothing_query(void *state, MPI_Status *status)
+/* A request that stands for a transfer of no data: a persistent one, never started, with a handle of its own. */
+static int start_nothing(Transfer *x, MPI_Request *request)
 {
-    (void)state;
-    PMPI_Status_set_elements(status, MPI_BYTE, 0);
-    PMPI_Status_set_cancelled(status, 0);
-    return MPI_SUCCESS;
-}
-
-static int nothing_free(void *state) { return (void)state, MPI_SUCCESS; }
-
-static int nothing_cancel(void *state, int complete) { return (void)state, (void)complete, MPI_SUCCESS; }
-
-static int start_nothing(MPI_Request *request)
-{
-    int error = PMPI_Grequest_start(nothing_query, nothing_free, nothing_cancel, NULL, request);
-    return error ? error : PMPI_Grequest_complete(*request);
+    int error = MPI_SUCCESS;
+    if (x->handle == MPI_REQUEST_NULL)
+        error = PMPI_Send_init(NULL, 0, MPI_BYTE, MPI_PROC_NULL, 0, MPI_COMM_SELF, &x->handle);
+    *request = x->handle;
+    return error;
 }
 
 /* All-reduce, in its forms */
@@ -343,7 +351,7 @@ static int start_nothing(MPI_Request *request)
         Transfer *x = transfer(receive, (int64_t)count, type, false);                                                  \
         begin(x);                                                                                                      \
         int error = set.moves ? PMPI_Iallreduce##suffix(send, receive, count, type, op, comm, request)                 \
-                              : start_nothing(request);                                                                \
+                              : start_nothing(x, request);                                                             \
         if (error)                                                                                                     \
             refuse("the MPI library's own all-reduce failed");                                                         \
         begun(x, *request);                                                                                            \
@@ -411,7 +419,7 @@ int MPI_Startall(int count, MPI_Request requests[])
 
 int MPI_Wait(MPI_Request *request, MPI_Status *status)
 {
-    if (take_at_once(*request))
+    if (take_at_once(request))
         return PMPI_Wait(request, status);
     wait_until_ready(*request);
     return take(request, status);

@@ -182,7 +182,12 @@ def test_where_overlapping_costs_more_than_it_hides_the_advice_is_to_leave_it() 
     assert "keep the blocking call" not in verdict(worse, {"speedup_hi": 1.2}).advice
 
 
-def test_exposed_without_an_interval_is_unresolved() -> None:
+def test_exposed_by_nobody_knows_how_much_is_unresolved() -> None:
     vague = {"overlap_lo": NAN, "overlap_hi": NAN}
     assert verdict(vague, size="exposed").word == "unresolved"
     assert verdict(vague, size="hidden").word == "hidden"
+    assert verdict({"overlap_lo": -0.2, "overlap_hi": 0.9}, size="exposed").word == "unresolved"
+    assert verdict({"overlap_lo": 0.1, "overlap_hi": 0.9}, size="exposed").word == "partly-hidden"
+    # Surely little is enough, where it is exposed for sure.
+    assert verdict(IN_WAIT, {"overlap_lo": -0.6}, size="exposed").word == "no-progress"
+    assert verdict(IN_WAIT, {"overlap_lo": -0.6}, size="unresolved").word == "unresolved"
