@@ -140,9 +140,9 @@ CHECKS: tuple[Check, ...] = (
     *_shares(),
     Check(
         "late-rank",
-        f"rank {FAULTY_RANK} enters every collective 300 us late",
-        Wire(late_s=300e-6),
-        "--kernel delay --compute 1ms --sizes 4K,16K --progress none --iterations 12 --budget 8s",
+        f"rank {FAULTY_RANK} enters every collective 1 ms late",
+        Wire(late_s=1e-3),
+        "--kernel delay --compute 1ms --sizes 1K,4K --progress none --iterations 24 --budget 8s",
         (_all(f"visits in which rank {FAULTY_RANK} waits least", readings.share_waiting_least(FAULTY_RANK)),),
     ),
     Check(
