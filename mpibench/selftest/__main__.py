@@ -82,17 +82,17 @@ def _certify(options: argparse.Namespace) -> int:
     from mpibench.selftest import certificate, job  # late: they import numpy
 
     certificate.choose(options.checks)
-    paths = {kind: Path(text) for kind in ("csv", "json") if (text := getattr(options, kind))}
-    for kind, path in paths.items():
+    files = [(kind, Path(text)) for kind in ("csv", "json") if (text := getattr(options, kind))]
+    for kind, path in files:
         if path.is_dir() or not path.parent.is_dir() or not os.access(path.parent, os.W_OK):
             raise UsageError(f"--{kind} {path}: not a file in a directory that can be written")
     folder = None
     if options.output:
         directory = job.prepare_output(options.output, (*certificate.FILES, "runs"))
-        paths |= {file.suffix[1:]: file for file in (directory / name for name in certificate.FILES)}
+        files += [(Path(name).suffix[1:], directory / name) for name in certificate.FILES]
         folder = directory / "runs"
         folder.mkdir()
-    report, failed = certificate.run(options.checks, options.launcher, paths, folder, options.runs or 1)
+    report, failed = certificate.run(options.checks, options.launcher, files, folder, options.runs or 1)
     return _say(report, FINDING if failed else DONE)
 
 

@@ -140,13 +140,13 @@ def choose(names: Sequence[str]) -> list[str]:
     return [name for name in ABOUT if name in names or not (names or name in long)]
 
 
-def write(paths: Mapping[str, Path], texts: Mapping[str, str]) -> None:
-    """Write the files that were asked for; `paths` and `texts` by kind.
+def write(files: Sequence[tuple[str, Path]], texts: Mapping[str, str]) -> None:
+    """Write the files that were asked for, each a kind and its path; `texts` by kind.
 
     Raises:
         DiskFault: if one cannot be written.
     """
-    for kind, path in paths.items():
+    for kind, path in files:
         try:
             path.write_text(texts[kind], encoding="utf-8")
         except OSError as error:
@@ -160,7 +160,7 @@ def repeat(task: Callable[[Path], list[Line]], folder: Path, runs: int) -> list[
         own = folder / f"run-{number}" if runs > 1 else folder
         own.mkdir(exist_ok=True)
         every.append(task(own))
-        if all(line.result in (TOLD, SKIPPED) for line in every[0]):
+        if all(line.result == TOLD for line in every[0]):
             return every[0]
     return [fold(lines) for lines in zip(*every, strict=True)] if runs > 1 else every[0]
 
@@ -173,14 +173,14 @@ def _mpi(folder: Path) -> str:
 
 
 def run(
-    names: Sequence[str], launcher: str, paths: Mapping[str, Path], kept: Path | None, runs: int = 1
+    names: Sequence[str], launcher: str, files: Sequence[tuple[str, Path]], kept: Path | None, runs: int = 1
 ) -> tuple[str, bool]:
     """Run the checks; the certificate as text, and whether one failed.
 
     Args:
         names: of the checks; empty for all.
         launcher: command that starts the ranks; empty for mpirun -n 2.
-        paths: files to write, by kind, csv or json.
+        files: to write, each its kind, csv or json, and its path.
         kept: folder where the runs stay; None for nowhere.
         runs: of every check.
 
@@ -215,5 +215,5 @@ def run(
             "mpibench": mpibench.__version__, "python": platform.python_version(), "host": platform.node(),
             "mpi": _mpi(folder), "launcher": command, "begin": began, "end": _now(),
         }  # fmt: skip
-    write(paths, {"csv": as_csv(lines), "json": as_json(lines, told)})
+    write(files, {"csv": as_csv(lines), "json": as_json(lines, told)})
     return table(lines, ABOUT), failed(lines)

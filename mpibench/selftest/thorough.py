@@ -48,7 +48,7 @@ _SWEEP = f"--kernel delay --compute 5ms --progress poll --budget {_BUDGET_S}s --
 _SMALLEST, _LARGEST, _SIZES = 4 << 10, 1 << 20, 64
 
 
-def _comparison(slower: float, name: str, launch: Launch) -> list[list[Reading]]:
+def comparison(slower: float, name: str, launch: Launch) -> list[list[Reading]]:
     """How many rows of a comparison are called slower or faster; the two sides are launched in turn: ABBA."""
     sides = {"base": Wire(), "new": Wire(latency_s=Wire().latency_s * slower, bandwidth=Wire().bandwidth / slower)}
     paths: dict[str, list[str]] = {side: [] for side in sides}
@@ -88,13 +88,13 @@ THOROUGH = (
         "comparison-equal",
         "five launches against five of the same network",
         (Aim("rows called slower or faster", 0, 0),),
-        partial(_comparison, 1.0),
+        partial(comparison, 1.0),
     ),
     Thorough(
         "comparison-slower",
         "five launches against five on a network that is 10 % slower",
         (Aim("rows called slower or faster", 1, inf),),
-        partial(_comparison, 1.1),
+        partial(comparison, 1.1),
     ),
     Thorough(
         "refinement",

@@ -19,6 +19,7 @@ from mpibench.selftest import certificate
 from mpibench.selftest.checks import CHECKS, Check
 from mpibench.selftest.job import compile_library
 from mpibench.selftest.readings import Outcome, cover_error, joint_overlap, overlap, share_of_verdicts, share_safe
+from mpibench.selftest.thorough import comparison
 from mpibench.selftest.wire import Wire
 from tests.cli.launch import ROOT, Finished, Job, environment, mpirun_path, python
 
@@ -125,6 +126,13 @@ def test_faults_are_found(interposer: Path, tmp_path: Path, name: str) -> None:
             assert line.value >= 0.5, line  # a rank that loses its core may be late as well
         else:
             assert line.result == "passed", line
+
+
+def test_a_slower_network_is_found_by_comparing_launches(interposer: Path, tmp_path: Path) -> None:
+    """Four times slower, so that it is found beside a busy core as well."""
+    (readings,) = comparison(4.0, "slower", lambda check: launch(check, interposer, tmp_path))
+    assert readings[0].value >= 2, readings  # of B and N of two messages, and T
+    assert readings[0].where.endswith("slower")
 
 
 def test_persistent_all_reduces_go_over_the_wire(interposer: Path, tmp_path: Path) -> None:

@@ -200,7 +200,7 @@ def test_files_hold_every_line(tmp_path: Path) -> None:
     assert (told["passed"], told["host"]) == (False, "here")
     assert told["lines"][0]["hi"] == 0.6
     assert told["lines"][1]["value"] is None
-    certificate.write({"csv": tmp_path / "c.csv"}, {"csv": "text", "json": "not asked for"})
+    certificate.write([("csv", tmp_path / "c.csv")], {"csv": "text", "json": "not asked for"})
     assert (tmp_path / "c.csv").read_text() == "text"
 
 
