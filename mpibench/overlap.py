@@ -103,18 +103,26 @@ class Config(Common):
                     registry.load(word)
                 except ValueError as error:
                     raise UsageError(f"--{name} {word}: {error}") from error
+        self._refuse_tuning()
         if "thread" in self.progress and self.thread_level not in ("auto", "multiple"):
             raise UsageError(
                 f"--thread-level {self.thread_level}: --progress thread calls MPI from a second thread; use multiple"
             )
-        if self.poll_interval is None and "poll" not in self.progress:
-            raise UsageError("--poll-interval tune: there is no poll among --progress; add it, or name a time")
         if not getattr(KERNELS.load(self.kernel), "takes_order", True):
             for compute in self.compute:
                 if compute.order is not None:
                     raise UsageError(
                         f"--compute {compute.label}: the order of a GEMM; {self.kernel} takes a duration, such as 1ms"
                     )
+
+    def _refuse_tuning(self) -> None:
+        if self.poll_interval is None and "poll" not in self.progress:
+            raise UsageError("--poll-interval tune: there is no poll among --progress; add it, or name a time")
+        if self.poll_interval is None and all(compute.order is not None for compute in self.compute):
+            raise UsageError(
+                f"--poll-interval tune: --compute {self.compute[0].label} is one call, which cannot be split; use a "
+                "duration, such as 1ms"
+            )
 
 
 RESUMABLE = {

@@ -71,7 +71,7 @@ def cover_point(points: Sequence[CoverInput], sizes: Sequence[int] = ()) -> Cove
         if highest.excess.hi > 0:
             return Cover(UNRESOLVED)
         if sizes and sizes[-1] > highest.nbytes:
-            return Cover(UNRESOLVED, note=f"covered at {highest.nbytes} B; larger messages waited for a core")
+            return Cover(UNRESOLVED, note=f"covered at {highest.nbytes} B; larger messages could not be judged")
         return Cover(BEYOND, highest.nbytes, note=_not_covered(points))
     index, nbytes = crossing
     below, above = points[index], points[index + 1]

@@ -20,9 +20,10 @@ _LITTLE = 0.5  # overlap surely below this: hardly anything is hidden
 _SLOWED = 1.05  # compute slowdown that counts
 SLOW_BLOCKING = 0.8  # of B: where N is surely less, another algorithm would serve the blocking call better
 _UNCERTAIN = 0.5  # an overlap interval wider than this says nothing
+_ANOTHER_INTERVAL = "another --poll-interval (tune finds the best), or "
 _ADVICE = {
     "none": "progress the collective while computing (--progress poll), or ",
-    "poll": "another --poll-interval (tune finds the best), or ",
+    "poll": _ANOTHER_INTERVAL,
 }  # where something is hidden, but not all
 WAITED_NOTE = "waited for a core"
 
@@ -37,7 +38,12 @@ class Verdict(NamedTuple):
 
 
 def judge(
-    figures: Mapping[str, float], hidden_class: str, progress: str, others: Sequence[str], own_progress: str = ""
+    figures: Mapping[str, float],
+    hidden_class: str,
+    progress: str,
+    others: Sequence[str],
+    own_progress: str = "",
+    tuned: bool = False,
 ) -> Verdict:
     """The verdict of a measured case.
 
@@ -47,6 +53,7 @@ def judge(
         progress: the case's strategy.
         others: the strategies measured beside it.
         own_progress: the setting that makes the library progress by itself, as NAME=VALUE; empty without one.
+        tuned: whether the poll interval is the best of those tried.
     """
     if figures["cpu_wait_share"] > CORE_SHARE:
         return Verdict(
@@ -73,6 +80,8 @@ def judge(
             "too short" if short else "too noisy",
         )  # fmt: skip
     verdict = _decided(figures, hidden_class, progress, others)
+    if tuned:
+        verdict = verdict._replace(advice=verdict.advice.replace(_ANOTHER_INTERVAL, ""))
     if own_progress:
         joint = ";" if verdict.word in (CONTENDED, HIDDEN_VERDICT, COMM_BOUND) else ", although"
         told = f"{joint} the library was told to progress by itself ({own_progress})"
@@ -127,7 +136,7 @@ def _advice_for_progress(figures: Mapping[str, float], progress: str, others: Se
             "; compare the poll rows" if "poll" in others else ": --progress poll"
         )
     if figures["tests"] >= 1:
-        return "progress the collective while computing more often: a shorter --poll-interval; tune finds one"
+        return f"{_ANOTHER_INTERVAL}a library or a setting of it that progresses by itself"
     return (
         "progress the collective while computing: no test was made, for the compute does not last or cannot be split; "
         "a kernel of shorter steps"

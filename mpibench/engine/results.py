@@ -50,6 +50,7 @@ class Facts:
     emulated: bool  # no device really computed
     checked: bool  # results were compared
     async_progress: str = ""  # the setting of the library's own progress thread, as NAME=VALUE
+    poll_tuned: bool = False  # the poll interval is the best of those tried
 
 
 @dataclass(frozen=True)
@@ -198,7 +199,7 @@ def _judged(record: Record, class_: str, plan: Plan, facts: Facts) -> Record:
     if record.verdict or "overlap" not in record.figures:
         return record
     others = [name for name in plan.strategies if name != record.progress]
-    verdict = judge(record.figures, class_, record.progress, others, facts.async_progress)
+    verdict = judge(record.figures, class_, record.progress, others, facts.async_progress, facts.poll_tuned)
     notes = tuple(filter(None, (*record.notes, verdict.note, slow_blocking(record.figures))))
     return replace(record, verdict=verdict.word, evidence=verdict.evidence, advice=verdict.advice, notes=notes)
 

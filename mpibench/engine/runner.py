@@ -41,6 +41,9 @@ class Reporter(Protocol):
     ) -> None:
         """What is going to be measured, and what could mislead."""
 
+    def say(self, text: str) -> None:
+        """What goes on."""
+
     def warn(self, text: str) -> None:
         """Something that must be said, even if quiet."""
 

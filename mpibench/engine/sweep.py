@@ -24,11 +24,12 @@ from mpibench.engine.runner import Reporter, Store, load, now, rebuild, run_plan
 from mpibench.engine.session import Session
 from mpibench.engine.trace import Trace
 from mpibench.engine.tuning import UNTUNED_S, MakesBench, Tuning, longest_s, read_tuning, tune
-from mpibench.errors import EnvironmentRefused, Unsupported, UsageError
+from mpibench.errors import EnvironmentRefused, Unsupported, UsageError, WrongData
 from mpibench.kernels import KERNELS
 from mpibench.progress import PROGRESS
 from mpibench.protocols import Caution, Cell, Kernel, Progress
 from mpibench.records import RunDirectory
+from mpibench.units import format_duration
 
 
 class _Opened(NamedTuple):
@@ -103,28 +104,40 @@ class Sweep:
                 seed=config.seed, checked=not config.no_check, keep_ranks=config.samples == "all",
             )  # fmt: skip
 
-        plan = self._plan(calibrations)
-        tuning = known.tuning or self._tune(plan, make_bench, loads)
+        plan, tuning = self._plan(calibrations), known.tuning
         interval_s = tuning.interval_s if tuning else config.poll_interval or UNTUNED_S
-        facts = self._facts(device, kind, interval_s)
+        facts = self._facts(device, kind, interval_s, tuning is not None and tuning.told)
         gpus = session.control.allgather(device.identity)
         cautions = environment.cautions(session, self._kernel, interval_s, calibrations, gpus)
         session.on_root(lambda: self._begin(plan, facts, calibrations, tuning, cautions, gpus, command))
+        if config.poll_interval is None and tuning is None:
+            interval_s = self._tune(plan, make_bench, loads)
         bench = make_bench({name: PROGRESS.load(name)() for name in config.progress}, interval_s)
         if self.store is not None:
             self.store.run["buffer_alignment_nbytes"] = buffers.alignment_nbytes
             self.store.clocks = bench.clocks.record
         return run_plan(session, bench, self.store, self._reporter, elapsed_s)
 
-    def _tune(self, plan: Plan, make_bench: MakesBench, loads: Mapping[str, Load]) -> Tuning | None:
-        """The best poll interval, if it is to be searched for and there is a cell to do it with."""
+    def _tune(self, plan: Plan, make_bench: MakesBench, loads: Mapping[str, Load]) -> float:
+        """Search for the best poll interval, in seconds, and keep the curve; untuned, with a warning, if that fails."""
+        most_s = longest_s(self._config.budget)
         cells = [cell for cell in plan.cells if not cell.skip]
-        if self._config.poll_interval is not None or not cells:
-            return None
+        tuning, why = None, "no compute can be split, or there is no time for a single turn of the candidates"
+        if self.store is not None:
+            self._reporter.say(f"tuning the poll interval, for up to {format_duration(most_s)}")
         try:
-            return tune(self._session, make_bench, cells, loads, longest_s(self._config.budget))
-        except Unsupported:  # every row is going to say so
-            return None
+            tuning = tune(self._session, make_bench, cells, loads, most_s) if cells else None
+        except (Unsupported, WrongData) as error:  # the rows are going to say so
+            why = str(error)
+        if self.store is not None and tuning is not None:
+            self.store.facts = dataclasses.replace(
+                self.store.facts, poll_interval_s=tuning.interval_s, poll_tuned=tuning.told
+            )
+            self.store.run["tuning"] = dataclasses.asdict(tuning)
+            self.store.write_run()
+        elif self.store is not None:
+            self._reporter.warn(f"--poll-interval tune: not tuned, {format_duration(UNTUNED_S)} is used: {why}")
+        return tuning.interval_s if tuning is not None else UNTUNED_S
 
     def _largest(self) -> int:
         """Elements of the largest message that is measured."""
@@ -181,13 +194,13 @@ class Sweep:
         cells = self._make_cells(steps, self._standard)
         return Plan(cells, config.progress, config.precision, config.iterations, config.budget)
 
-    def _facts(self, device: Device, kind: str, poll_interval_s: float) -> Facts:
+    def _facts(self, device: Device, kind: str, poll_interval_s: float, tuned: bool) -> Facts:
         session = self._session
         return Facts(
             session.ranks, session.nodes, session.thread_level, session.oversubscribed,
             launcher.blas_threads(os.environ), device.name, kind, poll_interval_s, session.common_clock,
             self._kernel.device_driven or device.name == "cuda", self._kernel.emulated, not self._config.no_check,
-            launcher.async_progress(os.environ),
+            launcher.async_progress(os.environ), tuned,
         )  # fmt: skip
 
     def _begin(

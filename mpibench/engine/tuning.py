@@ -21,7 +21,7 @@ from mpibench.engine.order import block_length
 from mpibench.engine.phases import phase_names
 from mpibench.engine.plan import Visit
 from mpibench.engine.session import Session
-from mpibench.errors import UsageError, WrongData
+from mpibench.errors import WrongData
 from mpibench.progress.poll import Poll
 from mpibench.protocols import COMPUTE, NONBLOCKING, OVERLAPPED, Cell, Marks, Progress, Transfer, Work
 
@@ -56,7 +56,8 @@ class Tuning:
     nbytes: int  # message
     compute: str  # label
     ratio: float  # N / C there
-    interval_s: float  # the candidate with the least T
+    interval_s: float  # the candidate with the least T; UNTUNED_S if none can be told from it
+    told: bool  # whether any can
     points: tuple[Point, ...]  # by interval, descending
 
 
@@ -95,8 +96,8 @@ def candidates(steps: int, step_s: float) -> list[int]:
 
 def tune(
     session: Session, make_bench: MakesBench, cells: Sequence[Cell], loads: Mapping[str, Load], most_s: float
-) -> Tuning:
-    """Measure and choose; the same on all ranks.
+) -> Tuning | None:
+    """Measure and choose; the same on all ranks. None if no compute can be split, or there is no time for one turn.
 
     Args:
         session: MPI.
@@ -106,62 +107,73 @@ def tune(
         most_s: time it may take, in seconds.
 
     Raises:
-        UsageError: if no compute can be split.
         Unsupported: if the MPI library lacks the collective.
         WrongData: if a result was wrong.
     """
+    until = perf_counter() + most_s
     split = {label: load.calibration for label, load in loads.items() if load.calibration.steps > 1}
     if not split:
-        raise UsageError("--poll-interval tune: every compute is one step, which cannot be split; use a longer one")
+        return None
     label = max(split, key=lambda name: split[name].measured_s)
     step_s = split[label].step_s
     mine = sorted((cell for cell in cells if cell.compute == label), key=lambda cell: cell.nbytes)
-    cell, ratio = _nearest(session, make_bench({}), mine, _PROBE_SHARE * most_s)
+    cell, ratio, phase_s = _nearest(session, make_bench({}), mine, _PROBE_SHARE * most_s)
     quanta = candidates(split[label].steps, step_s)
     strategies = {f"every {quantum} steps": _Every(quantum) for quantum in quanta}
-    bench = make_bench(strategies)
-    length = block_length(len(phase_names(tuple(strategies))))
-    history = History()
+    phases = len(phase_names(tuple(strategies)))
+    history, bench = History(), make_bench(strategies)
     for number in range(_VISITS):
-        share_s = (1 - _PROBE_SHARE) * most_s / _VISITS
-        _visit(session, bench, history, cell, Visit(cell.index, number, length, share_s))
+        left_s = session.on_root(lambda: until - perf_counter())
+        if left_s < phases * phase_s:  # an iteration that has begun is ended
+            break
+        visit = Visit(cell.index, number, block_length(phases), left_s / (_VISITS - number))
+        _visit(session, bench, history, cell, visit)
     bench.release()
 
-    def choose() -> Tuning:
+    def choose() -> Tuning | None:
+        if not history.visits(cell.index):
+            return None
         points = tuple(_points(history, cell.index, quanta, list(strategies), step_s))
         least = min(points, key=lambda point: point.overlapped_s)
-        return Tuning(cell.nbytes, label, ratio, least.interval_s, points)
+        told = not all(point.as_good for point in points)
+        return Tuning(cell.nbytes, label, ratio, least.interval_s if told else UNTUNED_S, told, points)
 
     return session.on_root(choose)
 
 
-def _nearest(session: Session, bench: Bench, ascending: Sequence[Cell], most_s: float) -> tuple[Cell, float]:
-    """The cell whose N is nearest C, and N / C there. Goes up until N exceeds C, or the time is over."""
-    until, history, ratios = perf_counter() + most_s, History(), {}
+def _nearest(session: Session, bench: Bench, ascending: Sequence[Cell], most_s: float) -> tuple[Cell, float, float]:
+    """The cell whose N is nearest C, N / C there, and about how long a phase takes there, in seconds.
+
+    Goes up until N exceeds C, or the time is over.
+    """
+    until, history = perf_counter() + most_s, History()
+    found: dict[Cell, tuple[float, float]] = {}
     for cell in ascending:
-        _visit(session, bench, history, cell, Visit(cell.index, 0, _PROBE_ITERATIONS, most_s))
+        _visit(session, bench, history, cell, Visit(cell.index, 0, _PROBE_ITERATIONS, most_s / 2))
 
-        def read(cell: Cell = cell) -> tuple[float, bool]:
+        def read(cell: Cell = cell) -> tuple[float, float, bool]:
             n, c = (np.median(history.times(cell.index, (name, "")).span) for name in (NONBLOCKING, COMPUTE))
-            return float(n / c), bool(n > c or perf_counter() > until)
+            phase_s = (history.seconds_per_iteration(cell.index) or 0.0) / len(phase_names(()))
+            return float(n / c), phase_s, bool(n > c or perf_counter() > until)
 
-        ratios[cell], enough = session.on_root(read)
+        ratio, phase_s, enough = session.on_root(read)
+        found[cell] = ratio, phase_s
         if enough:
             break
     bench.release()
-    nearest = min(ratios, key=lambda cell: abs(log(ratios[cell])))
-    return nearest, ratios[nearest]
+    nearest = min(found, key=lambda cell: abs(log(max(found[cell][0], 1e-9))))
+    return nearest, *found[nearest]
 
 
 def _visit(session: Session, bench: Bench, history: History, cell: Cell, visit: Visit) -> None:
-    """Measure and keep a visit, on rank 0; wrong results end the job on all ranks."""
+    """Measure and keep a visit, on rank 0; wrong results end the tuning on all ranks."""
     session.guard.enter(f"tuning the poll interval at {cell.nbytes} bytes")
     measured = bench.visit(cell, visit, False)
 
     def keep() -> None:
         assert measured is not None
         if measured.wrong:
-            raise WrongData(f"{measured.wrong} wrong elements at {cell.nbytes} bytes while the poll interval was tuned")
+            raise WrongData(f"{measured.wrong} wrong elements at {cell.nbytes} bytes")
         history.add(cell.index, measured.samples, measured.seconds, measured.local)
 
     session.on_root(keep)

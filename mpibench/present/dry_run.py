@@ -6,6 +6,7 @@ from typing import Any
 from mpibench.engine.launcher import Launch
 from mpibench.engine.memory import available_nbytes, kernel_nbytes, need_per_rank
 from mpibench.engine.phases import phase_names
+from mpibench.engine.tuning import longest_s
 from mpibench.kernels import KERNELS
 from mpibench.protocols import Cell
 from mpibench.units import approximate_bytes, format_bytes, format_duration
@@ -39,6 +40,8 @@ def _lines(config: Any, cells: Sequence[Cell], launch: Launch) -> Iterator[str]:
         len(names) * min(2e-3, compute.seconds or 0.0) + (2 + len(config.progress)) * (compute.seconds or 0.0)
         for compute in config.compute
     ) * len(config.sizes)
+    if config.poll_interval is None:
+        yield f"time to tune the poll interval: up to {format_duration(longest_s(config.budget))}"
     least = config.iterations.least * per_iteration
     limit = "no budget" if config.budget == float("inf") else f"ended by the budget of {format_duration(config.budget)}"
     for compute in config.compute:

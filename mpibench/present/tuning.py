@@ -43,6 +43,12 @@ def _mark(point: Point, tuning: Tuning) -> str:
 def tuned(tuning: Tuning) -> Iterator[str]:
     """What was taken in a sentence, and what else would do."""
     others = [point.interval_s for point in tuning.points if point.as_good and point.interval_s != tuning.interval_s]
+    if not tuning.told:
+        yield (
+            f"poll interval {format_duration(tuning.interval_s)}: of the {len(tuning.points)} tried none can be told "
+            "from the best; it hardly matters here, or a larger --budget tells."
+        )
+        return
     end = ", and the shortest" if tuning.interval_s == tuning.points[-1].interval_s else ""
     told = f"; {', '.join(map(format_duration, others))} cannot be told from it" if others else ""
     yield f"poll interval {format_duration(tuning.interval_s)}: the least T of {len(tuning.points)} tried{end}{told}."

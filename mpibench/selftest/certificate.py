@@ -3,105 +3,62 @@
 Starts mpibench.overlap under the interposer, one launch a check, and reads its files back. Never imports MPI.
 """
 
-import contextlib
 import json
-import os
 import platform
-import subprocess
 import sys
-import tempfile
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from functools import partial
-from math import nan
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import mpibench
-from mpibench.errors import DONE, ENVIRONMENT, FINDING, DiskFault, EnvironmentRefused, MpibenchError, Stuck, UsageError
+from mpibench.errors import DONE, FINDING, INCONCLUSIVE, EnvironmentRefused, MpibenchError, Stuck, UsageError
 from mpibench.registry import near_match
 from mpibench.selftest import parity
 from mpibench.selftest.checks import CHECKS, Check
-from mpibench.selftest.job import compile_library, launch_command, run_ranks
-from mpibench.selftest.lines import FAILED, SKIPPED, TOLD, Line, as_csv, as_json, failed, fold, judge, table
+from mpibench.selftest.execution import Unexpected, run_check
+from mpibench.selftest.job import launch_command
+from mpibench.selftest.lines import FAILED, SKIPPED, Line, as_csv, as_json, failed, fold, judge, table, unread
 from mpibench.selftest.noise import measure_noise
-from mpibench.selftest.readings import Outcome, wire_in_effect
-from mpibench.selftest.thorough import THOROUGH
-from mpibench.units import format_bytes, parse_computes
+from mpibench.selftest.readings import Outcome
+from mpibench.selftest.thorough import THOROUGH, Thorough
+from mpibench.units import format_bytes
 
 FILES = ("certificate.csv", "certificate.json")
 OVERHEAD, MACHINE = "overhead", "machine"  # what is measured beside the checks
+
+
+class Place(NamedTuple):
+    """Where a certificate is made."""
+
+    library: Path  # the interposer
+    runs: Path  # folder of the runs
+
+
 ABOUT = {
     **{check.name: check.about for check in CHECKS},
     **{check.name: check.about for check in THOROUGH},
     OVERHEAD: "what a call takes longer in mpibench's hot loop than the same call in a loop in C",
     MACHINE: "the clock, and what takes the core away",
 }  # in the order in which they are run
-_PAIRS = 10  # of blocks, for the overhead
-_BUSY = "import os, time\nwhile os.getppid() == {} and time.monotonic() < {}: pass"
-
-
-@contextlib.contextmanager
-def one_core_busy(most_s: float) -> Iterator[None]:
-    """Another process computes meanwhile; it ends with this one, and after `most_s` at the latest."""
-    code = _BUSY.format(os.getpid(), time.monotonic() + most_s)
-    with subprocess.Popen([sys.executable, "-c", code], stdin=subprocess.DEVNULL) as process:
-        try:
-            yield
-        finally:
-            process.kill()
-
-
-def run_check(check: Check, launcher: Sequence[str], library: Path, folder: Path) -> Outcome:
-    """Run mpibench.overlap on the check's network; its files are below `folder`.
-
-    Raises:
-        Stuck: if it does not end.
-        EnvironmentRefused: if it cannot run at all, or the launcher did not load the interposer.
-    """
-    directory, log = folder / check.name, folder / f"{check.name}.log"
-    preload = ":".join(filter(None, (str(library), os.environ.get("LD_PRELOAD"))))
-    command = [
-        *launcher, "env", f"LD_PRELOAD={preload}", *check.wire.environment(), sys.executable, "-m", "mpibench.overlap",
-        *check.flags, "--output", str(directory),
-    ]  # fmt: skip
-    with log.open("wb") as file, one_core_busy(2 * check.timeout_s) if check.busy else contextlib.nullcontext():
-        status = run_ranks(command, check.timeout_s, file.fileno())
-    computes = parse_computes(check.flags[check.flags.index("--compute") + 1])
-    said = log.read_text(encoding="utf-8", errors="replace")
-    outcome = Outcome(status, directory, said, check.wire, tuple(c.seconds or nan for c in computes))
-    if status == ENVIRONMENT:
-        raise EnvironmentRefused(f"{launcher[0]}: {_last_line(said)}")
-    if status in (DONE, FINDING) and not wire_in_effect(outcome):
-        raise EnvironmentRefused(
-            f"the ranks ran without the interposer: {launcher[0]} did not pass LD_PRELOAD={library} on, or a host "
-            "cannot read it (TMPDIR must be shared)"
-        )
-    return outcome
-
-
-def _last_line(text: str) -> str:
-    """The last line of ours, else the last of all."""
-    lines = [line for line in text.splitlines() if line.strip()] or ["no message"]
-    return next((line for line in reversed(lines) if line.startswith("mpibench: ")), lines[-1]).strip()
+_OVERHEAD_PAIRS = 10  # of blocks
+_TRIES = 3  # of a check that could not be read: a busy moment passes
 
 
 def perform(check: Check, launch: Callable[[Check], Outcome]) -> list[Line]:
     """The lines of a check."""
     try:
         outcome = launch(check)
-    except Stuck as stuck:
-        return [Line(check.name, aim.name, aim=aim.text, result=FAILED, note=str(stuck)) for _, aim in check.aims]
-    if outcome.status != check.status:
-        note = f"exit status {outcome.status}, not {check.status}: {_last_line(outcome.log)}"
-        return [Line(check.name, aim.name, aim=aim.text, result=FAILED, note=note) for _, aim in check.aims]
+    except (Stuck, Unexpected) as reason:
+        return [Line(check.name, aim.name, aim=aim.text, result=FAILED, note=str(reason)) for _, aim in check.aims]
     return [judge(check.name, aim, figure(outcome)) for figure, aim in check.aims]
 
 
 def overhead(launcher: str) -> list[Line]:
     """What mpibench's hot loop takes over the C loop, one line per message size and operation."""
     try:
-        _, rows = parity.measure(_PAIRS, launcher)
+        _, rows = parity.measure(_OVERHEAD_PAIRS, launcher)
     except EnvironmentRefused as reason:
         return [Line(OVERHEAD, "mpibench - C, s", result=SKIPPED, note=str(reason))]
     except MpibenchError as reason:
@@ -123,7 +80,8 @@ def machine() -> list[Line]:
     ]
 
 
-def _now() -> str:
+def now() -> str:
+    """This moment, UTC, ISO 8601."""
     return time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime())
 
 
@@ -140,29 +98,29 @@ def choose(names: Sequence[str]) -> list[str]:
     return [name for name in ABOUT if name in names or not (names or name in long)]
 
 
-def write(files: Sequence[tuple[str, Path]], texts: Mapping[str, str]) -> None:
-    """Write the files that were asked for, each a kind and its path; `texts` by kind.
-
-    Raises:
-        DiskFault: if one cannot be written.
-    """
-    for kind, path in files:
-        try:
-            path.write_text(texts[kind], encoding="utf-8")
-        except OSError as error:
-            raise DiskFault(f"{path}: {error.strerror}") from error
+def insist(task: Callable[[Path], list[Line]], folder: Path) -> list[Line]:
+    """A task's lines; tried again, in a folder of its own, while a figure with an aim could not be read."""
+    lines: list[Line] = []
+    for attempt in range(1, _TRIES + 1):
+        own = folder / f"try-{attempt}" if attempt > 1 else folder
+        own.mkdir(parents=True, exist_ok=True)
+        lines = task(own)
+        if not any(line.result == SKIPPED and line.aim for line in lines):
+            break
+    return lines
 
 
 def repeat(task: Callable[[Path], list[Line]], folder: Path, runs: int) -> list[Line]:
     """A task's lines, folded over so many runs, each with a folder of its own; what is only told is told once."""
+    if runs == 1:
+        return insist(task, folder)
     every = []
     for number in range(1, runs + 1):
-        own = folder / f"run-{number}" if runs > 1 else folder
-        own.mkdir(exist_ok=True)
-        every.append(task(own))
-        if all(line.result == TOLD for line in every[0]):
+        every.append(insist(task, folder / f"run-{number}"))
+        if not any(line.aim for line in every[0]):
             return every[0]
-    return [fold(lines) for lines in zip(*every, strict=True)] if runs > 1 else every[0]
+        _say(f"run {number} of {runs}: {_results(every[-1])}")
+    return [fold(lines) for lines in zip(*every, strict=True)]
 
 
 def _mpi(folder: Path) -> str:
@@ -172,48 +130,59 @@ def _mpi(folder: Path) -> str:
     return ""
 
 
-def run(
-    names: Sequence[str], launcher: str, files: Sequence[tuple[str, Path]], kept: Path | None, runs: int = 1
-) -> tuple[str, bool]:
-    """Run the checks; the certificate as text, and whether one failed.
+def tasks(launcher: str, library: Path) -> dict[str, Callable[[Path], list[Line]]]:
+    """What makes the lines of each check, by name, given a folder for its runs."""
+    command = launch_command(launcher)
 
-    Args:
-        names: of the checks; empty for all.
-        launcher: command that starts the ranks; empty for mpirun -n 2.
-        files: to write, each its kind, csv or json, and its path.
-        kept: folder where the runs stay; None for nowhere.
-        runs: of every check.
+    def launch(folder: Path) -> Callable[[Check], Outcome]:
+        return partial(run_check, launcher=command, library=library, folder=folder)
+
+    def plain(check: Check) -> Callable[[Path], list[Line]]:
+        return lambda folder: perform(check, launch(folder))
+
+    def thorough(check: Thorough) -> Callable[[Path], list[Line]]:
+        return lambda folder: check.perform(launch(folder))
+
+    return {
+        **{check.name: plain(check) for check in CHECKS},
+        **{check.name: thorough(check) for check in THOROUGH},
+        OVERHEAD: lambda _: overhead(launcher),
+        MACHINE: lambda _: machine(),
+    }
+
+
+def measure(chosen: Sequence[str], launcher: str, place: Place, runs: int, lines: list[Line]) -> None:
+    """Run the checks of these names and add their lines to `lines`, one check after the other.
 
     Raises:
         MpibenchError: with the exit status that it ends the program with.
     """
-    chosen, command, began = choose(names), launch_command(launcher), _now()
-    lines: list[Line] = []
-    with tempfile.TemporaryDirectory(prefix="mpibench-selftest-") as temporary:
-        library = Path(temporary) / "interposer.so"
-        compile_library("interposer.c", library)
-        folder = kept or Path(temporary)
+    known = tasks(launcher, place.library)
+    for number, name in enumerate(chosen, 1):
+        start = time.monotonic()
+        done = repeat(known[name], place.runs, runs)
+        lines += done
+        _say(f"{number}/{len(chosen)} {name}: {_results(done)}, {time.monotonic() - start:.1f} s")
 
-        def launch(check: Check, folder: Path) -> Outcome:
-            return run_check(check, command, library, folder)
 
-        tasks: dict[str, Callable[[Path], list[Line]]] = {
-            OVERHEAD: lambda _: overhead(launcher),
-            MACHINE: lambda _: machine(),
-        }
-        for check in CHECKS:
-            tasks[check.name] = lambda own, check=check: perform(check, partial(launch, folder=own))  # type: ignore[misc]
-        for long in THOROUGH:
-            tasks[long.name] = lambda own, long=long: long.perform(partial(launch, folder=own))  # type: ignore[misc]
-        for number, name in enumerate(chosen, 1):
-            start = time.monotonic()
-            done = repeat(tasks[name], folder, runs)
-            lines += done
-            results = ", ".join(dict.fromkeys(line.result for line in done))
-            sys.stderr.write(f"{number}/{len(chosen)} {name}: {results}, {time.monotonic() - start:.1f} s\n")
-        told: dict[str, Any] = {
-            "mpibench": mpibench.__version__, "python": platform.python_version(), "host": platform.node(),
-            "mpi": _mpi(folder), "launcher": command, "begin": began, "end": _now(),
-        }  # fmt: skip
-    write(files, {"csv": as_csv(lines), "json": as_json(lines, told)})
-    return table(lines, ABOUT), failed(lines)
+def documents(lines: Sequence[Line], launcher: str, began: str, place: Place) -> dict[str, str]:
+    """The certificate as text, csv and json."""
+    told: dict[str, Any] = {
+        "mpibench": mpibench.__version__, "python": platform.python_version(), "host": platform.node(),
+        "mpi": _mpi(place.runs), "launcher": launcher or "mpirun -n 2", "begin": began, "end": now(),
+    }  # fmt: skip
+    return {"text": table(lines, ABOUT), "csv": as_csv(lines), "json": as_json(lines, told)}
+
+
+def status(lines: Sequence[Line]) -> int:
+    """A finding if a figure failed, inconclusive if one could not be read."""
+    return FINDING if failed(lines) else INCONCLUSIVE if unread(lines) else DONE
+
+
+def _results(lines: Sequence[Line]) -> str:
+    return ", ".join(dict.fromkeys(line.result for line in lines))
+
+
+def _say(text: str) -> None:
+    sys.stderr.write(f"{text}\n")
+    sys.stderr.flush()

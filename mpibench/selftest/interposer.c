@@ -2,8 +2,8 @@
 
    Every all-reduce (blocking, non-blocking, persistent) does the real thing and completes no earlier
    than a modelled wire has carried it. The wire carries one transfer after the other, each for
-   latency + nbytes / bandwidth, at full speed while the host is inside a blocking call and at a
-   share of it otherwise. MPI_Test is no blocking call: with a share of 0 it moves nothing and asks nobody.
+   latency + nbytes / bandwidth, at full speed while the host waits for one (MPI_Wait and its kin, MPI_Allreduce)
+   and at a share of it otherwise. MPI_Test does not wait: with a share of 0 it moves nothing and asks nobody.
 
    Told by the environment, read at the first transfer; a value that means nothing aborts:
      MPIBENCH_WIRE_LATENCY_S       0 or more; required
@@ -79,6 +79,7 @@ static void refuse(const char *what)
 {
     fprintf(stderr, "mpibench: interposer.c: %s\n", what);
     fflush(stderr);
+    PMPI_Abort(MPI_COMM_WORLD, 2);
     abort();
 }
 
@@ -93,27 +94,43 @@ static double number(const char *name, double otherwise, double least, double mo
     double value = text ? strtod(text, &end) : NAN;
     if (!text || end == text || *end || !(value >= least && value <= most)) {
         char line[200];
-        snprintf(line, sizeof line, "%s=%s: it is a number from %g to %g", name, text ? text : "(not set)", least, most);
+        bool word = !strcmp(name, "MPIBENCH_WIRE_PROGRESS");
+        snprintf(line, sizeof line, "%s=%s: it is a number from %g to %g%s", name, text ? text : "(not set)", least, most,
+                 word ? ", or start" : "");
         refuse(line);
     }
     return value;
 }
 
+static long whole(const char *name, double otherwise, double most)
+{
+    double value = number(name, otherwise, 0, most);
+    if (value != floor(value)) {
+        char line[200];
+        snprintf(line, sizeof line, "%s=%s: it is a whole number up to %g", name, getenv(name), most);
+        refuse(line);
+    }
+    return (long)value;
+}
+
 static void read_settings(void)
 {
     const char *progress = getenv("MPIBENCH_WIRE_PROGRESS");
-    int rank;
+    int rank, ranks;
     PMPI_Comm_rank(MPI_COMM_WORLD, &rank);
+    PMPI_Comm_size(MPI_COMM_WORLD, &ranks);
     set.latency_ns = 1e9 * number("MPIBENCH_WIRE_LATENCY_S", NAN, 0, 1e3);
     set.ns_per_byte = 1e9 / number("MPIBENCH_WIRE_BANDWIDTH_BPS", NAN, 1, 1e15);
     set.in_start = progress && !strcmp(progress, "start");
     set.share = set.in_start ? 0 : number("MPIBENCH_WIRE_PROGRESS", 1, 0, 1);
-    set.moves = number("MPIBENCH_WIRE_MOVES", 1, 0, 1) != 0;
-    if (rank != (int)number("MPIBENCH_WIRE_FAULTY", 1, 0, 1e9))
-        return;
+    set.moves = whole("MPIBENCH_WIRE_MOVES", 1, 1);
     set.late_ns = 1e9 * number("MPIBENCH_WIRE_LATE_S", 0, 0, 1e3);
-    set.flip_every = (long)number("MPIBENCH_WIRE_FLIP_EVERY", 0, 0, 1e9);
-    set.hang_after = (long)number("MPIBENCH_WIRE_HANG_AFTER", 0, 0, 1e9);
+    set.flip_every = whole("MPIBENCH_WIRE_FLIP_EVERY", 0, 1e9);
+    set.hang_after = whole("MPIBENCH_WIRE_HANG_AFTER", 0, 1e9);
+    if (rank != whole("MPIBENCH_WIRE_FAULTY", ranks > 1, ranks - 1)) { /* the others have no faults */
+        set.late_ns = 0;
+        set.flip_every = set.hang_after = 0;
+    }
 }
 
 /* Waiting */
@@ -327,8 +344,11 @@ static void enter(void)
 {
     static pthread_once_t once = PTHREAD_ONCE_INIT;
     pthread_once(&once, read_settings);
-    for (int64_t until = now() + (int64_t)set.late_ns; set.late_ns > 0 && now() < until;)
-        rest((double)(until - now()), true);
+    if (set.late_ns > 0) {
+        int64_t until = now() + (int64_t)set.late_ns;
+        while (now() < until)
+            rest((double)(until - now()), true);
+    }
 }
 
 /* A request that stands for a transfer of no data: a persistent one, never started, with a handle of its own. */
@@ -415,6 +435,13 @@ int MPI_Startall(int count, MPI_Request requests[])
     return error;
 }
 
+int MPI_Finalize(void)
+{
+    for (Transfer *x = wire.spare; x; x = x->next)
+        PMPI_Request_free(&x->handle);
+    return PMPI_Finalize();
+}
+
 /* Completion */
 
 int MPI_Wait(MPI_Request *request, MPI_Status *status)
@@ -458,27 +485,24 @@ int MPI_Testall(int count, MPI_Request requests[], int *flag, MPI_Status statuse
     return *flag ? MPI_Waitall(count, requests, statuses) : MPI_SUCCESS;
 }
 
-/* Complete up to `most` of the requests that are ready. *done is MPI_UNDEFINED if none is active. */
+/* Complete up to `most` of the requests that are ready; at least one is on the wire. */
 static int take_some(int count, MPI_Request requests[], int most, int *done, int indices[], MPI_Status statuses[])
 {
     double left_ns;
     bool arrived;
-    int active = 0, error = MPI_SUCCESS;
+    int error = MPI_SUCCESS;
     *done = 0;
     for (int i = 0; i < count && *done < most && !error; i++) {
         if (requests[i] == MPI_REQUEST_NULL)
             continue;
         if (!on_wire(requests[i])) /* an inactive persistent one may be meant, which cannot be told */
             refuse("MPI_Waitany, Testany, Waitsome, Testsome: one of the requests is no transfer of the wire");
-        active++;
         if (ready(requests[i], &left_ns, &arrived)) {
             indices[*done] = i;
             error = take(&requests[i], status_of(statuses, *done));
             ++*done;
         }
     }
-    if (!active)
-        *done = MPI_UNDEFINED;
     return error;
 }
 
@@ -519,8 +543,8 @@ int MPI_Testany(int count, MPI_Request requests[], int *index, int *flag, MPI_St
     if (!any_on_wire(count, requests))
         return PMPI_Testany(count, requests, index, flag, status);
     int done, error = take_some(count, requests, 1, &done, index, status);
-    *flag = done != 0;
-    if (done != 1)
+    *flag = done;
+    if (!done)
         *index = MPI_UNDEFINED;
     return error;
 }

@@ -12,6 +12,7 @@ from pathlib import Path
 
 from mpibench.errors import EnvironmentRefused, Stuck, UsageError
 
+_COMPILER_S = 120  # it may take so long
 _GRACE_S = 5  # mpirun may take so long to end its ranks
 
 
@@ -37,8 +38,15 @@ def compile_library(name: str, target: Path) -> None:
     mpicc = find_program("mpicc", "install an MPI with its compiler wrapper, such as pip install mpich")
     source = Path(__file__).with_name(name)
     command = [mpicc, "-O2", "-shared", "-fPIC", "-o", str(target), str(source), "-lm", "-lpthread"]
-    done = subprocess.run(command, check=False, capture_output=True, text=True, errors="replace")
-    if done.returncode:
+    if set(str(target)) & set(" :"):
+        raise EnvironmentRefused(f"TMPDIR {target.parent}: LD_PRELOAD carries no blank and no colon; set another")
+    try:
+        done = subprocess.run(
+            command, check=False, capture_output=True, text=True, errors="replace", timeout=_COMPILER_S
+        )
+    except (OSError, subprocess.TimeoutExpired) as error:
+        raise EnvironmentRefused(f"{mpicc} cannot compile {name}: {error}") from None
+    if done.returncode or not target.exists():
         said = done.stderr.splitlines() or ["no message"]
         reason = next((line for line in said if "error" in line), said[0])
         raise EnvironmentRefused(f"{mpicc} cannot compile {name} (status {done.returncode}): {reason}")
@@ -99,7 +107,12 @@ def run_ranks(command: Sequence[str], timeout_s: float, output: int = 2) -> int:
     Raises:
         Stuck: if it runs longer than `timeout_s`.
     """
-    process = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=output, stderr=output, start_new_session=True)
+    try:
+        process = subprocess.Popen(
+            command, stdin=subprocess.DEVNULL, stdout=output, stderr=output, start_new_session=True
+        )
+    except OSError as error:
+        raise EnvironmentRefused(f"{command[0]}: cannot be started: {error.strerror}") from None
     try:
         return process.wait(timeout_s)
     except subprocess.TimeoutExpired:

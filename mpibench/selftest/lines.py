@@ -54,13 +54,14 @@ def judge(check: str, aim: Aim, readings: Sequence[Reading]) -> Line:
 def fold(runs: Sequence[Line]) -> Line:
     """One line for the same figure of several runs: median, least and most; what the first failed said."""
     judged = [line for line in runs if line.result != SKIPPED]
-    if not judged:
-        return runs[0]
+    if 2 * len(judged) < len(runs):
+        few = f"{len(runs) - len(judged)} of {len(runs)} runs could not be read"
+        return replace(next(line for line in runs if line.result == SKIPPED), note=few)
     passed = sum(line.result == PASSED for line in judged)
     shown = next((line for line in judged if line.result == FAILED), judged[0])
-    values = [line.value for line in judged]
+    values = [line.value for line in judged if not isnan(line.value)] or [nan]
     told = f"passed in {passed} of {len(judged)} runs; median [least, most]"
-    skipped = f"{len(runs) - len(judged)} more could not be judged" if len(judged) < len(runs) else ""
+    skipped = f"{len(runs) - len(judged)} more could not be read" if len(judged) < len(runs) else ""
     return replace(
         shown,
         value=float(np.median(values)),
@@ -73,7 +74,7 @@ def fold(runs: Sequence[Line]) -> Line:
 
 def table(lines: Sequence[Line], about: Mapping[str, str]) -> str:
     """The certificate for people: what is known of each check, and its figures below."""
-    head = ("figure", "where", "value [95 %]", "aim")
+    head = ("figure", "where", "value [interval]", "aim")
     body = [(line.figure.removesuffix(_SECONDS), line.where, _value(line), line.aim) for line in lines]
     widths = [max(len(row[i]) for row in (head, *body)) for i in range(len(head))]
 
@@ -87,7 +88,10 @@ def table(lines: Sequence[Line], about: Mapping[str, str]) -> str:
             shown.append(f"{check}: {about[check]}")
         shown.append(aligned(row, line.result + f" ({line.note})" * bool(line.note)))
     counts = [f"{sum(line.result == word for line in lines)} {word}" for word in (PASSED, FAILED, SKIPPED)]
-    return "\n".join([*shown, f"figures: {', '.join(counts)}"])
+    shown.append(f"figures: {', '.join(counts)}")
+    if unread(lines):
+        shown.append("What was skipped is not certified: run it on an idle machine, with a core for each rank.")
+    return "\n".join(shown)
 
 
 def _value(line: Line) -> str:
@@ -110,11 +114,20 @@ def as_csv(lines: Sequence[Line]) -> str:
 
 
 def as_json(lines: Sequence[Line], told: Mapping[str, Any]) -> str:
-    """certificate.json: what is told of the machine, and the lines; null where there is no figure."""
+    """certificate.json: what is told of the machine, and the lines; null where there is no figure.
+
+    `passed` is null where nothing failed and something could not be read.
+    """
     rows = [{name: None if value != value else value for name, value in asdict(line).items()} for line in lines]
-    return json.dumps({**told, "passed": not failed(lines), "lines": rows}, indent=2) + "\n"
+    passed = False if failed(lines) else None if unread(lines) else True
+    return json.dumps({**told, "passed": passed, "lines": rows}, indent=2) + "\n"
 
 
 def failed(lines: Sequence[Line]) -> bool:
     """Whether any check failed."""
     return any(line.result == FAILED for line in lines)
+
+
+def unread(lines: Sequence[Line]) -> bool:
+    """Whether a figure with an aim could not be read."""
+    return any(line.result == SKIPPED for line in lines)

@@ -9,7 +9,7 @@ interval.
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from math import nan
+from math import isnan, nan
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 
 from mpibench.analysis.crossover import UNRESOLVED
 from mpibench.analysis.statistics import Interval, series_interval
-from mpibench.analysis.verdict import UNRESOLVED_VERDICT, WAITED_NOTE
+from mpibench.analysis.verdict import UNRESOLVED_VERDICT, WAITED_NOTE, WRONG_DATA
 from mpibench.protocols import COMPUTE, NONBLOCKING, OVERLAPPED
 from mpibench.records import (
     CROSSOVER_COLUMNS,
@@ -48,7 +48,6 @@ class Reading(NamedTuple):
 class Outcome:
     """A run that has ended."""
 
-    status: int  # exit status
     directory: Path  # of the run
     log: str  # everything that it printed
     wire: Wire  # what it ran on
@@ -84,9 +83,10 @@ def _name(row: Row) -> str:
     return f"{format_bytes(int(row['nbytes']))} {row['progress']}"
 
 
-def exit_status(outcome: Outcome) -> list[Reading]:
-    """How the command ended."""
-    return [Reading("", outcome.status)]
+def share_blank(outcome: Outcome) -> list[Reading]:
+    """The share of rows that are called wrong data and hold no time."""
+    rows = read_table(outcome.directory / "overlap.csv", OVERLAP_COLUMNS)
+    return _share(rows, lambda row: row["verdict"] == WRONG_DATA and not row["allreduce_s"] and not row["overlap"])
 
 
 def cover_error(outcome: Outcome) -> list[Reading]:
@@ -133,7 +133,14 @@ def joint_overlap(outcome: Outcome) -> list[Reading]:
     """Overlap of every row from its samples, with intervals that hold 95 % over all rows together (Bonferroni)."""
     rows = outcome.told(0)
     samples, _ = read_samples(outcome.directory)
-    return [Reading(_name(row), *_overlap(samples, row, 1 - 0.05 / len(rows))) for row in rows]
+    readings = [Reading(_name(row), *_overlap(samples, row, 1 - 0.05 / len(rows))) for row in rows]
+    return [reading for reading in readings if not isnan(reading.lo)]  # too few independent iterations for that
+
+
+def table_error(outcome: Outcome) -> list[Reading]:
+    """Overlap in the table less the median of what the samples give, of every row."""
+    samples, _ = read_samples(outcome.directory)
+    return [Reading(_name(row), _number(row["overlap"]) - _overlap(samples, row, 0.95).median) for row in outcome.rows]
 
 
 def _overlap(samples: Any, row: Row, confidence: float) -> Interval:
@@ -191,10 +198,12 @@ def share_waiting_least(rank: int) -> Figure:
 
     def figure(outcome: Outcome) -> list[Reading]:
         waits: dict[tuple[str, str], dict[int, int]] = {}
+        cells = {row["cell"] for row in outcome.told(0)}
         for row in read_table(outcome.directory / "ranks.csv", RANK_COLUMNS):
-            if row["phase"] == NONBLOCKING:
+            if row["phase"] == NONBLOCKING and row["cell"] in cells:
                 waits.setdefault((row["cell"], row["visit"]), {})[int(row["rank"])] = int(row["wait_ns"])
-        return [Reading("", sum(min(w, key=w.__getitem__) == rank for w in waits.values()) / len(waits))]
+        found = [min(ranks, key=ranks.__getitem__) == rank for ranks in waits.values()]
+        return [Reading("", sum(found) / len(found))] if found else []
 
     return figure
 

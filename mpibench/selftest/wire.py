@@ -34,7 +34,7 @@ class Wire:
         settings = {
             "LATENCY_S": self.latency_s, "BANDWIDTH_BPS": self.bandwidth, "PROGRESS": self.progress,
             "MOVES": int(self.moves), "LATE_S": self.late_s, "FLIP_EVERY": self.flip_every,
-            "HANG_AFTER": self.hang_after,
+            "HANG_AFTER": self.hang_after, "FAULTY": FAULTY_RANK,
         }  # fmt: skip
         return (f"MPIBENCH_WIRE_{name}={value}" for name, value in settings.items())
 

@@ -90,6 +90,7 @@ def test_a_value_with_no_meaning(flag, value, right, tmp_path):
         (["1K:16M"], "1K:16M"),
         (["--kernel"], "--kernel"),
         (["--kernel", "delay", "--compute", "n=512"], "n=512"),
+        (["--poll-interval", "tune", "--compute", "n=64,n=512"], "--poll-interval tune: --compute n=64 is one call"),
         (["--poll-interval", "tune", "--progress", "none"], "--poll-interval tune: there is no poll"),
         (["--explain", "64K-2ms-poll"], "--explain 64K-2ms-poll"),
         (["--explain", "poll"], "--explain poll"),

@@ -123,6 +123,7 @@ def test_a_signal_ends_the_launch_and_lets_none_follow(
         (("2", "--against", "SET=1", "--", "true"), "--against SET=1: it is set so already"),
         (("2", "--output", "full", "--", "true"), "--output full: there is something in it already"),
         (("2", "--output", "full/file", "--", "true"), "--output full/file: File exists"),
+        (("2", "--compare", "--", "true"), "--compare: there is nothing to compare with"),
         (("2", "--bogus", "--", "true"), "unrecognized arguments: --bogus"),
         (("2", "--", "mpirun", "mpibench.overlap", "--output=x"), "--output=x in the command"),
         (("2", "--", "mpirun", "mpibench.overlap", "--resume", "x"), "--resume in the command"),
@@ -196,12 +197,22 @@ def test_the_librarys_own_progress_thread_side_by_side(tmp_path: Path) -> None:
     assert settings == ["", "MPICH_ASYNC_PROGRESS=1"]
 
 
-def test_async_progress_without_a_command_is_one_line(tmp_path: Path) -> None:
-    with Job([str(ROOT / "launch" / "async-progress"), "mpirun"], tmp_path) as job:
+@pytest.mark.parametrize(
+    ("words", "status", "said"),
+    [
+        (("mpirun",), 2, "no command: it stands after --"),
+        (("3", "--"), 2, "no command: it stands after --"),
+        (("--", "no-such-mpirun", "-n", "2"), 3, "no-such-mpirun: no such program"),
+        (("--", "true"), 2, "true: does not tell whose it is"),
+    ],
+)
+def test_async_progress_refuses_in_one_line(tmp_path: Path, words: tuple[str, ...], status: int, said: str) -> None:
+    with Job([str(ROOT / "launch" / "async-progress"), *words], tmp_path) as job:
         refused = job.wait(LIMIT_S)
-    assert (refused.status, refused.out) == (2, "")
-    assert refused.err.startswith("async-progress: no command: it stands after --")
+    assert (refused.status, refused.out) == (status, ""), refused
+    assert refused.err.startswith(f"async-progress: {said}")
     assert len(refused.err.splitlines()) == 1
+    assert list(tmp_path.iterdir()) == []
 
 
 @pytest.mark.parametrize(

@@ -2,9 +2,11 @@
 
 import csv
 import json
+import os
 import subprocess
 import sys
 from collections.abc import Iterable, Mapping
+from dataclasses import replace
 from math import inf, isnan, nan
 from pathlib import Path
 from types import SimpleNamespace
@@ -13,11 +15,12 @@ from typing import Any
 import numpy as np
 import pytest
 
-from mpibench.errors import DONE, ENVIRONMENT, FINDING, STUCK, USAGE, UsageError
+from mpibench.errors import DONE, ENVIRONMENT, FINDING, INCONCLUSIVE, USAGE, DiskFault, EnvironmentRefused, UsageError
 from mpibench.records import CROSSOVER_COLUMNS, EXPOSURE_COLUMNS, OVERLAP_COLUMNS, RANK_COLUMNS, SAMPLE_COLUMNS
 from mpibench.selftest import __main__ as command
-from mpibench.selftest import certificate, lines, noise, readings
+from mpibench.selftest import certificate, execution, job, lines, noise, readings
 from mpibench.selftest.checks import CHECKS, Aim, Check
+from mpibench.selftest.execution import Unexpected
 from mpibench.selftest.lines import Line, fold, judge
 from mpibench.selftest.readings import Outcome, Reading
 from mpibench.selftest.thorough import THOROUGH
@@ -38,9 +41,9 @@ def row(nbytes: int, progress: str, overlap: float, **values: Any) -> dict[str, 
     return {"nbytes": nbytes, "progress": progress, "overlap": overlap, "allreduce_s": 1.0, **limits, **values}
 
 
-def outcome(path: Path, *rows: Mapping[str, Any], wire: Wire | None = None, status: int = 0, log: str = "") -> Outcome:
+def outcome(path: Path, *rows: Mapping[str, Any], wire: Wire | None = None, log: str = "") -> Outcome:
     write(path / "overlap.csv", OVERLAP_COLUMNS, rows)
-    return Outcome(status, path, log, wire or Wire(), (5e-3,))
+    return Outcome(path, log, wire or Wire(), (5e-3,))
 
 
 def test_the_true_cover_point_takes_as_long_as_the_compute() -> None:
@@ -123,7 +126,11 @@ def test_the_late_rank_is_the_one_that_waits_least(tmp_path: Path) -> None:
         for phase in ("nonblocking", "allreduce")
     ]
     write(tmp_path / "ranks.csv", RANK_COLUMNS, ranks)
-    assert readings.share_waiting_least(1)(outcome(tmp_path))[0].value == 0.75
+    told = [row(4 * K, "none", 0.5, cell=cell) for cell in (0, 1)]
+    assert readings.share_waiting_least(1)(outcome(tmp_path, *told))[0].value == 0.75
+    waited = told[1] | {"note": "waited for a core"}
+    assert readings.share_waiting_least(1)(outcome(tmp_path, told[0], waited))[0].value == 1
+    assert readings.share_waiting_least(1)(outcome(tmp_path, waited)) == []
 
 
 def test_joint_intervals_are_wider_than_single_ones_and_from_the_samples(tmp_path: Path) -> None:
@@ -180,12 +187,38 @@ def test_every_check_has_its_own_name_and_options_that_overlap_reads() -> None:
         resolve(overlap.Config, read_flags(build_parser(overlap.Config, overlap.MODULE, ""), check.flags))
 
 
-def test_a_run_that_ends_otherwise_fails_all_its_aims(tmp_path: Path) -> None:
-    check = next(check for check in CHECKS if check.name == "hang")
-    ended = Outcome(DONE, tmp_path, "mpibench: something\nnoise", check.wire, (1e-3,))
-    found = certificate.perform(check, lambda _: ended)
-    assert [line.result for line in found] == ["failed"] * len(check.aims)
-    assert found[0].note == f"exit status 0, not {STUCK}: mpibench: something"
+def test_a_run_that_ends_otherwise_fails_all_its_aims() -> None:
+    def launch(check: Check) -> Outcome:
+        raise Unexpected("exit status 0, not 5: something")
+
+    check = next(check for check in CHECKS if check.name == "ideal-nic")
+    found = certificate.perform(check, launch)
+    assert [(line.result, line.note) for line in found] == [("failed", "exit status 0, not 5: something")] * 2
+
+
+def test_the_exit_status_of_a_run_is_judged_and_its_last_words_told(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    check = next(check for check in CHECKS if check.name == "flipped-bit")
+
+    def end(status: int, said: str, wrote: bool) -> None:
+        def run_ranks(command: list[str], timeout_s: float, output: int) -> int:
+            os.write(output, said.encode())
+            directory = Path(command[command.index("--output") + 1])
+            directory.mkdir(exist_ok=True)
+            if wrote:
+                (directory / "run.json").write_text("{}")
+            write(directory / "overlap.csv", OVERLAP_COLUMNS, [])
+            return status
+
+        monkeypatch.setattr(execution, "run_ranks", run_ranks)
+        execution.run_check(check, ["mpirun"], tmp_path / "x.so", tmp_path)
+
+    with pytest.raises(EnvironmentRefused, match=r"mpirun: it ended with 1: no slots$"):
+        end(1, "no slots\n", wrote=False)
+    with pytest.raises(Unexpected, match=r"^exit status 0, not 1: something$"):
+        end(0, "mpibench: something\nnoise", wrote=True)
+    end(FINDING, "", wrote=True)
 
 
 def test_files_hold_every_line(tmp_path: Path) -> None:
@@ -200,8 +233,10 @@ def test_files_hold_every_line(tmp_path: Path) -> None:
     assert (told["passed"], told["host"]) == (False, "here")
     assert told["lines"][0]["hi"] == 0.6
     assert told["lines"][1]["value"] is None
-    certificate.write([("csv", tmp_path / "c.csv")], {"csv": "text", "json": "not asked for"})
-    assert (tmp_path / "c.csv").read_text() == "text"
+    command._write([("csv", tmp_path / "c.csv"), ("csv", tmp_path / "d.csv")], {"csv": "text", "json": "not asked for"})
+    assert [(tmp_path / name).read_text() for name in ("c.csv", "d.csv")] == ["text"] * 2
+    with pytest.raises(DiskFault, match="no-folder"):
+        command._write([("csv", tmp_path / "no-folder" / "c.csv")], {"csv": "text"})
 
 
 def test_the_table_says_what_is_known_of_each_check_and_counts() -> None:
@@ -215,7 +250,9 @@ def test_the_table_says_what_is_known_of_each_check_and_counts() -> None:
     assert shown[2].split() == ["overlap", "64K", "0.5", "[0.4,", "0.6]", "0", "+-", "0.1", "failed", "(why)"]
     assert shown[3].split() == ["other", "2.50", "us", "told"]
     assert shown[4] == "z: exactly 0"
-    assert shown[-1] == "figures: 0 passed, 1 failed, 1 skipped"
+    assert shown[-2] == "figures: 0 passed, 1 failed, 1 skipped"
+    assert shown[-1].startswith("What was skipped is not certified")
+    assert lines.table(made[:2], {"hang": ""}).endswith("figures: 0 passed, 1 failed, 0 skipped")
 
 
 def test_runs_are_folded_into_how_many_passed() -> None:
@@ -228,52 +265,101 @@ def test_runs_are_folded_into_how_many_passed() -> None:
     assert "passed in 19 of 20 runs" in found.note
     assert fold([good] * 18 + [bad] * 2).result == "failed"
     assert fold([good] * 9 + [bad]).result == "failed"
-    few = fold([good, none, none])
-    assert (few.result, "passed in 1 of 1 runs" in few.note, "2 more could not be judged" in few.note) == (
-        "passed", True, True,
+    most = fold([good, good, none])
+    assert (most.result, "passed in 2 of 2 runs; " in most.note) == ("passed", True)
+    assert "1 more could not be read" in most.note
+    assert (fold([good, none, none]).result, fold([good, none, none]).note) == (
+        "skipped", "2 of 3 runs could not be read",
     )  # fmt: skip
-    assert fold([none, none]) == none
+    lost = fold([good, Line("x", "overlap", aim="0 +- 0.1", result="failed", note="stuck")])
+    assert (lost.result, lost.value) == ("failed", 0.05)
+    assert fold([none, none]).result == "skipped"
 
 
 def test_every_run_has_a_folder_and_what_is_only_told_is_told_once(tmp_path: Path) -> None:
     folders = []
+    good = Line("x", "overlap", value=0.0, aim="= 0", result="passed")
 
     def task(folder: Path) -> list[Line]:
         folders.append(folder)
-        return [Line("x", "overlap", value=0.0, result="passed")]
+        return [good]
 
-    assert certificate.repeat(task, tmp_path, 1) == [Line("x", "overlap", value=0.0, result="passed")]
+    assert certificate.repeat(task, tmp_path, 1) == [good]
     assert "of 3 runs" in certificate.repeat(task, tmp_path, 3)[0].note
     assert folders == [tmp_path, *(tmp_path / f"run-{n}" for n in (1, 2, 3))]
     told = [Line("machine", "x", value=1.0)]
     assert certificate.repeat(lambda folder: told, tmp_path, 3) == told
 
 
+def test_what_cannot_be_read_is_tried_again_and_then_is_inconclusive(tmp_path: Path) -> None:
+    good = Line("x", "overlap", value=0.0, aim="= 0", result="passed")
+    none, folders = Line("x", "overlap", aim="= 0", result="skipped"), []
+    found = iter([none, good])
+
+    def task(folder: Path) -> list[Line]:
+        folders.append(folder)
+        return [next(found, none)]
+
+    assert certificate.insist(task, tmp_path) == [good]
+    assert folders == [tmp_path, tmp_path / "try-2"]
+    assert certificate.insist(task, tmp_path / "other") == [none]
+    assert folders[2:] == [tmp_path / "other", *(tmp_path / "other" / f"try-{n}" for n in (2, 3))]
+    bad = replace(good, result="failed")
+    assert [certificate.status(made) for made in ([good], [good, none], [bad, none])] == [DONE, INCONCLUSIVE, FINDING]
+    passed = [json.loads(lines.as_json(made, {}))["passed"] for made in ([good], [good, none], [bad, none])]
+    assert passed == [True, None, False]
+
+
 def test_a_comparison_counts_the_rows_that_differ(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     check = next(check for check in THOROUGH if check.name == "comparison-slower")
-    launched = []
+    launched, answers = [], {"B": "slower", "C": "same"}
 
     def launch(check: Check) -> Outcome:
         launched.append((check.name, check.wire.bandwidth))
-        return Outcome(DONE, tmp_path / check.name, "", check.wire, ())
+        return Outcome(tmp_path / check.name, "", check.wire, ())
 
     def compare(command: list[str], **_: Any) -> Any:
         table = Path(command[command.index("--csv") + 1])
-        write(table, ("case", "figure", "answer"), [
-            {"case": "64K", "figure": "B", "answer": "slower"}, {"case": "64K", "figure": "C", "answer": "same"},
-        ])  # fmt: skip
+        rows = [{"case": "64K", "figure": name, "answer": answer} for name, answer in answers.items()]
+        write(table, ("case", "figure", "answer"), rows)
         return SimpleNamespace(returncode=1, stderr="")
 
     monkeypatch.setattr(subprocess, "run", compare)
-    (line,) = check.perform(launch)
-    assert (line.value, line.where, line.result) == (1, "64K B: slower", "passed")
+    slower, faster = check.perform(launch)
+    assert (slower.value, slower.where, slower.result) == (1, "64K B", "passed")
+    assert (faster.value, faster.result) == (0, "passed")
     sides = [name.removeprefix("comparison-slower-").split("-")[0] for name, _ in launched]
     assert sides == ["base", "new", "new", "base", "base", "new", "new", "base", "base", "new"]
     assert {round(bandwidth / 1e6, 1) for _, bandwidth in launched} == {50.0, 45.5}
+    answers["B"] = "faster"
+    assert [line.result for line in check.perform(launch)] == ["failed", "failed"]
     monkeypatch.setattr(subprocess, "run", lambda *_, **__: SimpleNamespace(stderr="mpibench: why\n"))
     (tmp_path / "comparison-slower.csv").unlink()
-    (line,) = check.perform(launch)
-    assert (line.result, line.where) == ("failed", "mpibench: why")
+    assert [(line.result, line.where) for line in check.perform(launch)] == [("failed", "mpibench: why")] * 2
+
+
+def test_a_thorough_check_whose_run_ends_otherwise_fails(tmp_path: Path) -> None:
+    def launch(check: Check) -> Outcome:
+        raise Unexpected("exit status 6, not 0: the disk is full")
+
+    for check in THOROUGH:
+        found = check.perform(launch)
+        assert {(line.result, line.note) for line in found} == {("failed", "exit status 6, not 0: the disk is full")}
+
+
+def test_a_refined_point_that_is_narrow_and_wrong_fails(tmp_path: Path) -> None:
+    check = next(check for check in THOROUGH if check.name == "refinement")
+
+    def launch(check: Check) -> Outcome:
+        made = tmp_path / check.name
+        made.mkdir()
+        cover = {"progress": "poll", "cover_nbytes": 150_000, "cover_lo": 149_000, "cover_hi": 151_000}
+        write(made / "crossover.csv", CROSSOVER_COLUMNS, [cover])
+        return outcome(made)
+
+    error, width, _ = check.perform(launch)
+    assert (error.result, width.result) == ("failed", "passed")
+    assert error.value == pytest.approx(150_000 / 247_500 - 1)
 
 
 def test_interruptions_are_gaps_far_above_the_usual() -> None:
@@ -299,8 +385,12 @@ def test_unknown_check_names_the_near_one() -> None:
         (["--parity", "--csv", "x.csv"], "mpibench: --csv: of the certificate"),
         (["--checks", "nonsense"], "mpibench: --checks nonsense: unknown check"),
         (["--checks", "hang,,z"], "mpibench: --checks: "),
-        (["--csv", "/nowhere/x.csv"], "mpibench: --csv /nowhere/x.csv: not a file in a directory"),
-        (["--json", "/"], "mpibench: --json /: not a file in a directory"),
+        (["--checks", ""], "mpibench: --checks: '': "),
+        (["--runs", "0"], "mpibench: --runs: '0': a whole number of at least 1"),
+        (["--runs", "3", "--parity"], "mpibench: --runs: of the certificate"),
+        (["--csv", "x.csv", "--json", "x.csv"], "mpibench: --csv x.csv: named twice"),
+        (["--csv", "/nowhere/x.csv"], "mpibench: --csv /nowhere/x.csv: there is no /nowhere"),
+        (["--json", "/"], "mpibench: --json /: is a directory"),
     ],
 )
 def test_junk_is_one_line(
@@ -323,19 +413,32 @@ def test_without_a_compiler_nothing_is_run(
     monkeypatch.setattr(sys, "executable", str(python))
     monkeypatch.setenv("PATH", str(python.parent))
     monkeypatch.setattr(sys, "argv", ["selftest", "--launcher", str(python)])
-    monkeypatch.setattr(certificate, "run_ranks", lambda *_: pytest.fail("run"))
+    monkeypatch.setattr(execution, "run_ranks", lambda *_: pytest.fail("run"))
     assert command.main() == ENVIRONMENT
     said = capsys.readouterr()
     assert said.err.startswith("mpibench: no mpicc beside ")
     assert said.err.count("\n") == 1
 
 
-def test_a_failed_check_is_a_finding(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
-    monkeypatch.setattr(sys, "argv", ["selftest"])
-    for failed, status in ((True, FINDING), (False, DONE)):
-        monkeypatch.setattr(certificate, "run", lambda *_, failed=failed: ("text", failed))
+def test_what_was_judged_is_shown_and_written_however_it_ends(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    file = tmp_path / "c.csv"
+    monkeypatch.setattr(sys, "argv", ["selftest", "--csv", str(file), "--launcher", sys.executable])
+    monkeypatch.setattr(job, "compile_library", lambda name, target: None)
+    good = Line("z", "overlap", value=0.0, aim="= 0", result="passed")
+
+    def measure(*args: Any, lines: list[Line], end: BaseException | None) -> None:
+        lines.append(good)
+        if end:
+            raise end
+
+    ends = {None: DONE, KeyboardInterrupt(): 130, EnvironmentRefused("gone"): ENVIRONMENT}
+    for end, status in ends.items():
+        monkeypatch.setattr(certificate, "measure", lambda *args, end=end: measure(lines=args[-1], end=end))
         assert command.main() == status
-        assert capsys.readouterr().out == "text\n"
+        assert "figures: 1 passed, 0 failed, 0 skipped" in capsys.readouterr().out
+        assert file.read_text() == lines.as_csv([good])
 
 
 def test_the_start_is_added_as_a_share_of_the_shorter(tmp_path: Path) -> None:
