@@ -79,6 +79,7 @@ static void refuse(const char *what)
 {
     fprintf(stderr, "mpibench: interposer.c: %s\n", what);
     fflush(stderr);
+    nanosleep(&(struct timespec){.tv_nsec = 300000000}, NULL); /* launchers drop what is said just before an abort */
     PMPI_Abort(MPI_COMM_WORLD, 2);
     abort();
 }
