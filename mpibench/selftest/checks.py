@@ -121,7 +121,7 @@ CHECKS: tuple[Check, ...] = (
         Wire(moves=False),
         f"{_DELAY} --sizes 4K,16K,64K,128K,192K --progress none,poll --no-check {_BRIEF}",
         (
-            (readings.overlap(_K64), Aim("overlap from 64K on", 0.98, 1.02)),
+            (readings.overlap(_K64), Aim("overlap from 64K on", 0.98, 1.02, holds=True)),
             (readings.overlap_and_start(0), Aim("overlap + start / min(N, C)", 0.95, 1.05, holds=True)),
         ),
     ),

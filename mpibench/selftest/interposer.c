@@ -314,17 +314,22 @@ static void begin(Transfer *x)
 /* The real one has been started. */
 static void begun(Transfer *x, MPI_Request handle)
 {
-    pthread_mutex_lock(&wire.lock);
-    x->handle = handle;
-    pthread_mutex_unlock(&wire.lock);
+    if (x->handle != handle) {
+        pthread_mutex_lock(&wire.lock);
+        x->handle = handle;
+        pthread_mutex_unlock(&wire.lock);
+    }
     if (set.in_start)
         wait_until_ready(handle);
 }
 
 static Transfer *transfer(void *receive, int64_t count, MPI_Datatype type, bool persistent)
 {
-    int item;
+    static MPI_Datatype known;
+    static int item; /* its size; asking costs a cold core a microsecond or two */
     pthread_mutex_lock(&wire.lock);
+    if (!item || type != known)
+        PMPI_Type_size(known = type, &item);
     Transfer *x = persistent ? NULL : wire.spare;
     if (x)
         wire.spare = x->next;
@@ -332,11 +337,10 @@ static Transfer *transfer(void *receive, int64_t count, MPI_Datatype type, bool 
         refuse("out of memory");
     else
         x->handle = MPI_REQUEST_NULL;
-    pthread_mutex_unlock(&wire.lock);
-    PMPI_Type_size(type, &item);
     x->receive = receive;
     x->nbytes = count * item;
     x->persistent = persistent;
+    pthread_mutex_unlock(&wire.lock);
     return x;
 }
 
