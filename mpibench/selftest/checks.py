@@ -26,14 +26,8 @@ class Aim:
     @property
     def text(self) -> str:
         """What it must be, in words."""
-        if self.holds:
-            return f"interval {self._range}"
-        return f"= {self.least:g}" if self.least == self.most else self._range
-
-    @property
-    def _range(self) -> str:
         if self.least == self.most:
-            return f"holds {self.least:g}"
+            return f"{'interval holds' if self.holds else '='} {self.least:g}"
         if self.least == -self.most:
             return f"0 +- {self.most:g}"
         return f">= {self.least:g}" if self.most == inf else f"{self.least:g} to {self.most:g}"
@@ -121,8 +115,8 @@ CHECKS: tuple[Check, ...] = (
         Wire(moves=False),
         f"{_DELAY} --sizes 4K,16K,64K,128K,192K --progress none,poll --no-check {_BRIEF}",
         (
-            (readings.overlap(_K64), Aim("overlap from 64K on", 0.98, 1.02, holds=True)),
-            (readings.overlap_and_start(0), Aim("overlap + start / min(N, C)", 0.95, 1.05, holds=True)),
+            (readings.overlap(_K64), Aim("overlap from 64K on", 0.98, 1.02)),
+            (readings.overlap_and_start(0), Aim("overlap + start / min(N, C)", 0.95, 1.05)),
         ),
     ),
     Check(
